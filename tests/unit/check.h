@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * check.h - TEST(name) { ... } defines a test of a program, which runs all of its tests, or only
- * those named on its command line, and exits 0 (passed), 1 (failed) or 77 (skipped, meson's
- * convention). A failed check prints its place and both values; the test continues, so that one run
- * shows everything.
+ * check.h - TEST(name) { ... } defines a test. A program runs all of its tests, or only those named
+ * on its command line, and exits 0 (passed), 1 (failed) or 77 (skipped, meson's convention). A
+ * failed check prints its location and both values; the test continues, so one run shows all
+ * failures.
  */
 #ifndef HARP_TESTS_CHECK_H
 #define HARP_TESTS_CHECK_H
@@ -24,15 +24,15 @@
 #define CHECK_FAILURES_MAX 50u
 #endif
 
-/* One for all files of a program. */
+/* Shared by all files of a program. */
 __attribute__((weak)) unsigned check_failures;
 
-/* A test that would loop forever after a failure ends here. */
+/* Aborts a test that would otherwise loop forever after a failure. */
 static inline void check_failed(void)
 {
 	if (++check_failures < CHECK_FAILURES_MAX)
 		return;
-	fprintf(stderr, "%u checks failed: no more of them\n", check_failures);
+	fprintf(stderr, "%u checks failed: too many\n", check_failures);
 	abort();
 }
 
@@ -44,7 +44,7 @@ static inline void check_failed(void)
 		}                                                                                  \
 	} while (0)
 
-/* Integers of any type up to 64 bits: got, then wanted. */
+/* Compares integers of up to 64 bits: the actual value, then the expected one. */
 #define CHECK_EQ(got, want)                                                                        \
 	do {                                                                                       \
 		int64_t check_got = (int64_t)(got), check_want = (int64_t)(want);                  \
@@ -77,7 +77,7 @@ static inline void check_failed(void)
 		}                                                                                  \
 	} while (0)
 
-/* The exit status of a program that cannot run here. */
+/* Returns the exit status of a program that cannot run on this host. */
 static inline int check_skip(const char *why)
 {
 	fprintf(stderr, "skipped: %s\n", why);
@@ -91,7 +91,7 @@ struct check_test {
 	struct check_test *next;
 };
 
-/* One list for all files of a program, in the order of definition. */
+/* All tests of a program, in the order of definition. */
 __attribute__((weak)) struct check_test *check_tests, **check_last;
 
 static inline void check_add(struct check_test *test)
@@ -110,7 +110,7 @@ static inline void check_add(struct check_test *test)
 	}                                                                                          \
 	static void test_##test(void)
 
-/* Run around each test of the program. */
+/* Called before and after each test. */
 __attribute__((weak)) void check_before_each(void);
 __attribute__((weak)) void check_after_each(void);
 #define BEFORE_EACH(statement)                                                                     \
@@ -124,7 +124,7 @@ __attribute__((weak)) void check_after_each(void);
 		statement;                                                                         \
 	}
 
-/* Runs the tests; with a name, that one only. */
+/* Runs the test with this name; NULL: all tests. */
 static inline void check_run_named(const char *name)
 {
 	unsigned count = 0;
@@ -154,7 +154,7 @@ static inline void check_run(void)
 	check_run_named(NULL);
 }
 
-/* The program's exit status. */
+/* Returns the program's exit status. */
 static inline int check_done(void)
 {
 	if (check_failures)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check_main.c - main() of the programs that have none: all tests, or those named on the command
- * line. */
+/* check_main.c - main() of test programs that define none: runs all tests, or those named on the
+ * command line. */
 #include "check.h"
 
 int main(int argc, char **argv)

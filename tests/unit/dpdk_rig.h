@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dpdk_rig.h - instances on ports of fake_dpdk.c, opened and driven by tests of one file each. */
+/* dpdk_rig.h - opens, polls and connects instances on the ports of fake_dpdk.c. */
 #ifndef HARP_TESTS_DPDK_RIG_H
 #define HARP_TESTS_DPDK_RIG_H
 
@@ -12,7 +12,7 @@
 #include "check.h"
 #include "harp_host.h"
 
-#define TURNS_MAX 2000000u
+#define POLLS_MAX 2000000u
 
 static const char *lib_dir;
 static char log_text[8192];
@@ -25,7 +25,7 @@ static inline uint64_t now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static inline void hear(void *ctx, enum harp_log_level level, const char *message)
+static inline void append_log(void *ctx, enum harp_log_level level, const char *message)
 {
 	size_t used = strlen(log_text);
 
@@ -40,7 +40,7 @@ static inline int try_open(struct harp_instance **out, const char *ifname, uint3
 		.ifname = ifname,
 		.queue = queue,
 		.lib_dir = lib_dir,
-		.log = hear,
+		.log = append_log,
 		.seed = 7 + queue,
 	};
 
@@ -68,7 +68,7 @@ static inline struct harp_endpoint endpoint(const char *addr, uint16_t port)
 	return ep;
 }
 
-static inline void turn(struct harp_instance **all, unsigned count)
+static inline void poll_all(struct harp_instance **all, unsigned count)
 {
 	for (unsigned i = 0; i < count; i++) {
 		(void)harp_stack_poll(harp_instance_stack(all[i]), now_ns());
@@ -76,13 +76,14 @@ static inline void turn(struct harp_instance **all, unsigned count)
 	}
 }
 
-/* Until it is connected, or dead: its error. */
-static inline int settle(struct harp_conn *conn, struct harp_instance **all, unsigned count)
+/* Polls until the connection is established or fails; returns its error. */
+static inline int wait_established(struct harp_conn *conn, struct harp_instance **all,
+				   unsigned count)
 {
 	struct harp_tcp_info info = { 0 };
 
-	for (unsigned i = 0; i < TURNS_MAX; i++) {
-		turn(all, count);
+	for (unsigned i = 0; i < POLLS_MAX; i++) {
+		poll_all(all, count);
 		if (harp_conn_error(conn))
 			return harp_conn_error(conn);
 		harp_conn_info(conn, &info);
@@ -92,8 +93,8 @@ static inline int settle(struct harp_conn *conn, struct harp_instance **all, uns
 	return -ETIMEDOUT;
 }
 
-static inline struct harp_conn *dial(struct harp_instance *from, const char *addr, uint16_t port,
-				     uint16_t local_port)
+static inline struct harp_conn *connect_to(struct harp_instance *from, const char *addr,
+					   uint16_t port, uint16_t local_port)
 {
 	struct harp_endpoint to = endpoint(addr, port), local = { .port = local_port };
 	struct harp_conn *conn = NULL;

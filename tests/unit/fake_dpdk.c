@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fake_dpdk.c - a libharp-dpdk.so without DPDK: ports in memory, for tests of what uses that
- * library.
+ * fake_dpdk.c - a libharp-dpdk.so without DPDK: its ports are in memory. Tests of the library's
+ * users load it. Not thread-safe.
  *
- * Devices are "fake0" to "fake7"; 0 and 1 are joined, 2 and 3, and so on. Arguments: "down" (so is
- * the link, until FAKE_DPDK_UP is in the environment), "narrow" (behind it is a router that refuses
- * IP packets of more than 1300 bytes, with an ICMP error). ARP, neighbor discovery and ICMP come to
- * queue 0, TCP and UDP to (source port + destination port) modulo queues. Of the driver's counters
- * there are FAKE_DPDK_XSTATS (3; below 0: an error). With FAKE_DPDK_OLD in the environment it has
- * another version. One thread.
+ * The devices are "fake0" to "fake7"; each even one is linked to the next. Device arguments:
+ * 	down    the link is down until FAKE_DPDK_UP is in the environment
+ * 	narrow  a router behind the device answers IP packets above 1300 bytes with an ICMP error
+ *
+ * TCP and UDP packets arrive at queue (source port + destination port) modulo queues, all others at
+ * queue 0. FAKE_DPDK_XSTATS is the number of driver counters (default 3); negative: an error.
+ * FAKE_DPDK_OLD: the library reports another version.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -78,33 +79,34 @@ static void queue_put(struct fake_queue *q, const void *frame, size_t len)
 	memcpy(q->packets[at], frame, len);
 }
 
-/* RFC 1191 and RFC 8201: "too big" from the destination, with the first bytes of the packet. */
+/* Sends "packet too big" with the first bytes of the packet (RFC 1191, RFC 8201). Its source is
+ * the packet's destination. */
 static void router_refuse(struct harp_dpdk_port *port, const uint8_t *frame)
 {
 	const bool v4 = frame[12] == 8;
 	const uint32_t quoted = v4 ? 28 : 48;
 	const uint8_t proto = v4 ? IPPROTO_ICMP : IPPROTO_ICMPV6;
-	const uint8_t *refused = frame + ETHERNET_BYTES;
+	const uint8_t *packet = frame + ETHERNET_BYTES;
 	struct harp_addr src, dst;
-	uint8_t answer[ETHERNET_BYTES + 96] = { 0 }, *icmp;
+	uint8_t error[ETHERNET_BYTES + 96] = { 0 }, *icmp;
 	uint16_t sum;
 
 	if (v4) {
-		src = harp_addr_v4(refused[16], refused[17], refused[18], refused[19]);
-		dst = harp_addr_v4(refused[12], refused[13], refused[14], refused[15]);
+		src = harp_addr_v4(packet[16], packet[17], packet[18], packet[19]);
+		dst = harp_addr_v4(packet[12], packet[13], packet[14], packet[15]);
 	} else {
-		memcpy(src.bytes, refused + 24, 16);
-		memcpy(dst.bytes, refused + 8, 16);
+		memcpy(src.bytes, packet + 24, 16);
+		memcpy(dst.bytes, packet + 8, 16);
 	}
-	icmp = answer + packet_headers(answer, frame + 6, frame, &src, &dst, proto, 8 + quoted);
+	icmp = error + packet_headers(error, frame + 6, frame, &src, &dst, proto, 8 + quoted);
 	icmp[0] = v4 ? 3 : 2;
 	icmp[1] = v4 ? 4 : 0;
 	be16_store(icmp + 6, NARROW_BYTES);
-	memcpy(icmp + 8, refused, quoted);
+	memcpy(icmp + 8, packet, quoted);
 	sum = csum_finish(csum_partial(icmp, 8 + quoted,
 				       v4 ? 0 : ip_pseudo_sum(&src, &dst, proto, 8 + quoted)));
 	memcpy(icmp + 2, &sum, sizeof(sum));
-	queue_put(&port->queue[0], answer, (size_t)(icmp - answer) + 8 + quoted);
+	queue_put(&port->queue[0], error, (size_t)(icmp - error) + 8 + quoted);
 }
 
 static int queue_send(void *ctx, const void *frame, size_t len)
@@ -113,7 +115,7 @@ static int queue_send(void *ctx, const void *frame, size_t len)
 			      *peer = &ports[own->index ^ 1];
 
 	if (!peer->open || !port_up(own) || !port_up(peer) || len > PACKET_BYTES)
-		return 0; /* lost, as on a wire */
+		return 0; /* lost */
 	if (own->narrow && len > ETHERNET_BYTES + NARROW_BYTES)
 		router_refuse(own, frame);
 	else
@@ -145,7 +147,7 @@ static int fake_start(const struct harp_dpdk_eal_options *opt, char *why, size_t
 	eal_log = opt ? opt->log : eal_log;
 	eal_ctx = opt ? opt->ctx : eal_ctx;
 	if (eal_log)
-		eal_log(eal_ctx, HARP_LOG_INFO, "EAL: it runs");
+		eal_log(eal_ctx, HARP_LOG_INFO, "EAL: started");
 	return 0;
 }
 
@@ -162,7 +164,7 @@ static int fake_port_open(struct harp_dpdk_port **out, const struct harp_dpdk_po
 	}
 	port = &ports[index];
 	if (port->open) {
-		snprintf(why, why_len, "%s: taken", opt->device);
+		snprintf(why, why_len, "%s: in use", opt->device);
 		return -EBUSY;
 	}
 	memset(port, 0, sizeof(*port));
@@ -194,7 +196,7 @@ static int fake_port_nic(struct harp_dpdk_port *port, uint32_t queue, struct har
 	};
 
 	if (port->queue[queue].nic) {
-		snprintf(why, why_len, "%s: queue %u is taken", port->device, queue);
+		snprintf(why, why_len, "%s: queue %u is in use", port->device, queue);
 		return -EBUSY;
 	}
 	(void)harp_nic_callback_create(out, &callbacks);
@@ -227,16 +229,16 @@ static int fake_port_xstats(const struct harp_dpdk_port *port, char (*names)[64]
 			    unsigned max)
 {
 	const char *count = getenv("FAKE_DPDK_XSTATS");
-	int all = count ? atoi(count) : 3;
+	int total = count ? atoi(count) : 3;
 
 	(void)port;
-	for (int i = 0; i < all && (unsigned)i < max; i++) {
+	for (int i = 0; i < total && (unsigned)i < max; i++) {
 		snprintf(names[i], 64, i == 2 ? "odd \x1b[2J \"name\"" : "counter_%d", i);
 		if (i == 1)
 			names[i][0] = '\0';
 		values[i] = (uint64_t)i + 1;
 	}
-	return all;
+	return total;
 }
 
 static void fake_port_close(struct harp_dpdk_port *port)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fds.h - counts open descriptors, passes some over a socket, waits for a child. */
+/* fds.h - counts open descriptors, passes descriptors over a socket, waits for a child. */
 #ifndef HARP_TESTS_FDS_H
 #define HARP_TESTS_FDS_H
 
@@ -21,19 +21,20 @@ static inline unsigned fds_open(void)
 	return count - 3; /* ".", ".." and the directory itself */
 }
 
-/* Waits for it; its exit status to *status, 1000 and a signal's number when it was killed. */
+/* Waits for a child. *status: its exit status, or 1000 + the signal that killed it. */
 static inline void waitpid_of(pid_t child, int *status)
 {
-	int word = 0;
+	int wait_status = 0;
 
-	if (waitpid(child, &word, 0) == child)
-		*status = WIFEXITED(word) ? WEXITSTATUS(word) : 1000 + WTERMSIG(word);
+	if (waitpid(child, &wait_status, 0) == child)
+		*status = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status)
+						 : 1000 + WTERMSIG(wait_status);
 }
 
-#define PASS_FDS_MAX 80u /* more than a job has room for */
+#define PASS_FDS_MAX 80u /* more than a job accepts */
 
-/* Sends a message that carries one descriptor several times. */
-static inline ssize_t pass_fds(int to, const void *bytes, size_t len, int passed, unsigned times)
+/* Sends a message with `times` copies of a descriptor. */
+static inline ssize_t pass_fds(int to, const void *bytes, size_t len, int fd, unsigned times)
 {
 	char control[CMSG_SPACE(PASS_FDS_MAX * sizeof(int))] = { 0 };
 	struct iovec piece = { .iov_base = (void *)(uintptr_t)bytes, .iov_len = len };
@@ -48,7 +49,7 @@ static inline ssize_t pass_fds(int to, const void *bytes, size_t len, int passed
 		rights->cmsg_type = SCM_RIGHTS;
 		rights->cmsg_len = CMSG_LEN(times * sizeof(int));
 		for (unsigned i = 0; i < times; i++)
-			memcpy(CMSG_DATA(rights) + i * sizeof(int), &passed, sizeof(int));
+			memcpy(CMSG_DATA(rights) + i * sizeof(int), &fd, sizeof(int));
 	}
 	return sendmsg(to, &message, MSG_NOSIGNAL);
 }

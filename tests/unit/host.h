@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* host.h - the layers below TCP of a stack, and a peer that sends packets made by hand. */
+/* host.h - a stack for tests of the layers below TCP. The test is its peer and builds packets. */
 #ifndef HARP_TESTS_HOST_H
 #define HARP_TESTS_HOST_H
 
@@ -34,7 +34,7 @@ static inline void host_open(uint32_t mtu_bytes, uint32_t neighbor_mode)
 		CHECK_EQ(ip_address_add(&host->ip, &host_ip6, 64), 0);
 }
 
-/* The peer sends a packet, which arrives in the next poll. */
+/* Queues a packet from the peer; the next poll receives it. */
 static inline void peer_send(const uint8_t *bytes, uint32_t len)
 {
 	struct rig_packet *p = &rig.in[rig.in_tail++ % RIG_QUEUE];
@@ -44,7 +44,7 @@ static inline void peer_send(const uint8_t *bytes, uint32_t len)
 	p->len = len;
 }
 
-/* The peer sends a packet, and the host polls. */
+/* Sends a packet from the peer and polls the host. */
 static inline void peer_say(const uint8_t *bytes, uint32_t len)
 {
 	uint64_t before = host->stats.rx_packets;
@@ -54,7 +54,7 @@ static inline void peer_say(const uint8_t *bytes, uint32_t len)
 	CHECK_EQ(host->stats.rx_packets, before + 1);
 }
 
-/* The next packet that the host sent; its length, 0 when there is none. */
+/* Copies the next packet that the host sent; returns its length, 0 if there is none. */
 static inline uint32_t peer_receive(uint8_t *bytes)
 {
 	const struct rig_packet *p = &rig.sent[rig.out_head % RIG_QUEUE];
@@ -78,10 +78,10 @@ static inline uint32_t make_arp(uint8_t *p, const uint8_t *eth_dst, uint16_t op,
 				const uint8_t *sender_mac, const uint8_t *sender_ip,
 				const uint8_t *target_ip)
 {
-	static const uint8_t head[6] = { 0, 1, 8, 0, 6, 4 };
+	static const uint8_t fixed[6] = { 0, 1, 8, 0, 6, 4 };
 
 	make_eth(p, eth_dst, ETH_TYPE_ARP);
-	memcpy(p + 14, head, 6);
+	memcpy(p + 14, fixed, 6);
 	be16_store(p + 20, op);
 	memcpy(p + 22, sender_mac, 6);
 	memcpy(p + 28, sender_ip, 4);
@@ -90,7 +90,7 @@ static inline uint32_t make_arp(uint8_t *p, const uint8_t *eth_dst, uint16_t op,
 	return 42;
 }
 
-/* An Ethernet and IPv4 header for payload bytes that the caller writes behind it. */
+/* Writes Ethernet and IPv4 headers; the caller writes the payload behind them. */
 static inline uint32_t make_ipv4(uint8_t *p, uint8_t proto, uint32_t payload_len)
 {
 	struct harp_addr src = ipv4_mapped(peer_ip), dst = ipv4_mapped(host_ip);
@@ -112,14 +112,14 @@ static inline struct ipv6_header *header6(uint8_t *p)
 	return (struct ipv6_header *)(p + 14);
 }
 
-/* An Ethernet and IPv6 header for payload bytes that the caller writes behind it. */
+/* Writes Ethernet and IPv6 headers; the caller writes the payload behind them. */
 static inline uint32_t make_ipv6(uint8_t *p, uint8_t next, uint32_t payload_len)
 {
 	return payload_len +
 	       packet_headers(p, rig_mac, rig_peer_mac, &peer_ip6, &host_ip6, next, payload_len);
 }
 
-/* A packet of the host without headers. */
+/* Allocates a packet of the host; its headers are missing. */
 static inline struct packet_out make_out(uint32_t len)
 {
 	struct frame *f = frame_alloc(&host->pool, 0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lease_messages.h - harpd's end of the lease protocol, for tests of a job's end. */
+/* lease_messages.h - harpd's side of the lease protocol, for tests of the job's side. */
 #ifndef HARP_TESTS_LEASE_MESSAGES_H
 #define HARP_TESTS_LEASE_MESSAGES_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* page_find.h - finds this process's statistics region as another process would. */
+/* page_find.h - finds this process's statistics region through /proc, as another process does. */
 #ifndef HARP_TESTS_PAGE_FIND_H
 #define HARP_TESTS_PAGE_FIND_H
 
@@ -10,7 +10,7 @@
 
 #include "harp_page.h"
 
-/* By its link. -1: none. */
+/* Opens the region that HARP_PAGE_LINK identifies; -1: there is none. */
 static inline int page_find(void)
 {
 	char path[64], link[64];

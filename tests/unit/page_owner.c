@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * page_owner.c - a process with two stacks that publish: page_owner IFNAME LABEL CONNECTIONS.
+ * page_owner.c - two stacks that publish statistics pages: page_owner IFNAME LABEL CONNECTIONS.
  *
- * The stacks are on one wire in memory; they publish as queues 0 and 1 of IFNAME. It executes lines
- * of standard input and answers each with "ok":
- * 	run N       N rounds: on each connection 1000 bytes go to the other side and are taken there
- * 	lose PPM    the wire loses so many packets in a million from now on
- * 	twice PPM   or delivers so many twice
- * 	note TEXT   of queue 0's stack
- * 	latency NS  a message of queue 0's took so long
- * 	xstat NAME  queue 0's driver counts 7 by this name, besides what counted already
- * 	xstats N    and N things more, of names of their own
- * 	tear        queue 0's page looks as if its owner had died while it wrote
- * 	end         both stacks are gone; the pages stay until the input ends
+ * The stacks share a wire and publish as queues 0 and 1 of IFNAME. The program executes commands
+ * from standard input and answers each with "ok":
+ * 	run N       N rounds: each connection transfers 1000 bytes from queue 0 to queue 1
+ * 	lose PPM    the wire drops PPM of a million packets
+ * 	twice PPM   the wire duplicates PPM of a million packets
+ * 	note TEXT   queue 0's stack publishes a note
+ * 	latency NS  queue 0's stack records a message latency
+ * 	xstat NAME  adds a driver counter of value 7 to queue 0
+ * 	xstats N    adds N driver counters with generated names
+ * 	tear        queue 0's page looks as if its owner had died during a write
+ * 	end         destroys both stacks; the pages stay until the input ends
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@ struct owner {
 	uint64_t now_ns;
 };
 
-static void must(int rc, const char *what)
+static void check(int rc, const char *what)
 {
 	if (rc < 0) {
 		fprintf(stderr, "page_owner: %s: %s\n", what, strerror(-rc));
@@ -51,27 +51,27 @@ static uint64_t clock_ns(clockid_t which)
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-static void turn(struct owner *o)
+static void poll_both(struct owner *o)
 {
 	o->now_ns += ROUND_NS;
 	harp_stack_poll(o->stack[0], o->now_ns);
 	harp_stack_poll(o->stack[1], o->now_ns);
 }
 
-static void one_round(struct owner *o)
+static void run_round(struct owner *o)
 {
 	static uint8_t bytes[1000];
 	struct iovec iov = { .iov_base = bytes, .iov_len = sizeof(bytes) };
-	uint8_t sink[4096];
+	uint8_t buffer[4096];
 
 	for (unsigned i = 0; i < o->conns; i++)
 		(void)!harp_conn_send(o->from[i], &iov, 1);
-	turn(o);
-	turn(o);
+	poll_both(o);
+	poll_both(o);
 	for (unsigned i = 0; i < o->conns; i++)
-		while (harp_conn_recv(o->to[i], sink, sizeof(sink)) > 0)
+		while (harp_conn_recv(o->to[i], buffer, sizeof(buffer)) > 0)
 			;
-	turn(o);
+	poll_both(o);
 }
 
 static void open_stack(struct owner *o, unsigned i, const char *ifname, const char *label)
@@ -88,34 +88,34 @@ static void open_stack(struct owner *o, unsigned i, const char *ifname, const ch
 	size_t bytes = harp_page_bytes(CONNS_MAX);
 	int fd;
 
-	must(harp_stack_create(&o->stack[i], harp_wire_port(o->wire, i), &so), "stack");
-	must(harp_stack_address_add(o->stack[i], &addr, 24), "address");
-	must(harp_page_create_fd(CONNS_MAX, &fd), "page");
+	check(harp_stack_create(&o->stack[i], harp_wire_port(o->wire, i), &so), "stack");
+	check(harp_stack_address_add(o->stack[i], &addr, 24), "address");
+	check(harp_page_create_fd(CONNS_MAX, &fd), "page");
 	o->page[i] = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (o->page[i] == MAP_FAILED)
-		must(-12, "mmap");
+		check(-12, "mmap");
 	snprintf(identity.ifname, sizeof(identity.ifname), "%s", ifname);
 	snprintf(identity.label, sizeof(identity.label), "%s", label);
 	snprintf(identity.describe, sizeof(identity.describe), "a wire in memory");
-	must(harp_stack_publish_to(o->stack[i], o->page[i], bytes, &identity), "publish");
+	check(harp_stack_publish_to(o->stack[i], o->page[i], bytes, &identity), "publish");
 }
 
 static void connect_all(struct owner *o)
 {
-	struct harp_endpoint at = { .port = 61000 };
+	struct harp_endpoint local = { .port = 61000 };
 	struct harp_endpoint remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = 61000 };
 	struct harp_listener *listener;
 	char label[64];
 
-	must(harp_tcp_listen(o->stack[1], &at, NULL, &listener), "listen");
+	check(harp_tcp_listen(o->stack[1], &local, NULL, &listener), "listen");
 	for (unsigned i = 0; i < o->conns; i++) {
-		must(harp_tcp_connect(o->stack[0], NULL, &remote, NULL, &o->from[i]), "connect");
+		check(harp_tcp_connect(o->stack[0], NULL, &remote, NULL, &o->from[i]), "connect");
 		snprintf(label, sizeof(label), "send comm %u", i);
 		harp_conn_set_label(o->from[i], label);
 		for (unsigned turns = 0; harp_tcp_accept(listener, &o->to[i]) != 0; turns++) {
-			turn(o);
+			poll_both(o);
 			if (turns > 1000)
-				must(-110, "accept");
+				check(-110, "accept");
 		}
 	}
 }
@@ -126,13 +126,13 @@ static void count_xstat(struct owner *o, const char *name)
 	static unsigned count;
 
 	if (count == sizeof(all) / sizeof(*all))
-		must(-28, "xstats");
+		check(-28, "xstats");
 	snprintf(all[count].name, sizeof(all->name), "%.63s", name);
 	all[count++].value = 7;
 	harp_stack_publish_xstats(o->stack[0], all, count, o->now_ns);
 }
 
-static void obey(struct owner *o, char *line)
+static void execute(struct owner *o, char *line)
 {
 	struct harp_wire_impair impair = { 0 };
 	char name[64];
@@ -140,13 +140,13 @@ static void obey(struct owner *o, char *line)
 	line[strcspn(line, "\n")] = '\0';
 	if (!strncmp(line, "run ", 4)) {
 		for (long i = strtol(line + 4, NULL, 10); i > 0; i--)
-			one_round(o);
+			run_round(o);
 	} else if (!strncmp(line, "lose ", 5)) {
 		impair.loss_ppm = (uint32_t)strtoul(line + 5, NULL, 10);
-		must(harp_wire_set_impair(o->wire, 0, &impair), "impair");
+		check(harp_wire_set_impair(o->wire, 0, &impair), "impair");
 	} else if (!strncmp(line, "twice ", 6)) {
 		impair.duplicate_ppm = (uint32_t)strtoul(line + 6, NULL, 10);
-		must(harp_wire_set_impair(o->wire, 0, &impair), "impair");
+		check(harp_wire_set_impair(o->wire, 0, &impair), "impair");
 	} else if (!strncmp(line, "note ", 5)) {
 		harp_stack_publish_note(o->stack[0], line + 5);
 	} else if (!strncmp(line, "latency ", 8)) {
@@ -167,7 +167,7 @@ static void obey(struct owner *o, char *line)
 		harp_stack_destroy(o->stack[0]);
 		harp_stack_destroy(o->stack[1]);
 	} else {
-		must(-22, line);
+		check(-22, line);
 	}
 }
 
@@ -179,8 +179,8 @@ int main(int argc, char **argv)
 
 	o.conns = argc == 4 ? (unsigned)atoi(argv[3]) : CONNS_MAX + 1;
 	if (o.conns > CONNS_MAX)
-		must(-22, "usage: page_owner IFNAME LABEL CONNECTIONS");
-	must(harp_wire_create(&o.wire, &options), "wire");
+		check(-22, "usage: page_owner IFNAME LABEL CONNECTIONS");
+	check(harp_wire_create(&o.wire, &options), "wire");
 	for (unsigned i = 0; i < 2; i++)
 		open_stack(&o, i, argv[1], argv[2]);
 	connect_all(&o);
@@ -189,6 +189,6 @@ int main(int argc, char **argv)
 		fflush(stdout);
 		if (!fgets(line, sizeof(line), stdin))
 			return 0;
-		obey(&o, line);
+		execute(&o, line);
 	} while (true);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_drive.c - threads wait for and call the stacks of a drive with its guard thread.
- * argv[1]: the folder of the double of libharp-dpdk.so (fake_dpdk.c). */
+/* test_drive.c - threads use and wait on the stacks of a drive while its background poller runs.
+ * argv[1]: the folder of the fake libharp-dpdk.so (fake_dpdk.c). */
 #include "../../harp/native/drive.h"
 
 #include <pthread.h>
@@ -10,17 +10,17 @@
 
 #define PAIRS 3u
 
-static struct drive *drive; /* of both stacks */
+static struct drive *drive; /* polls both stacks of the net */
 
-/* One direction of one connection, moved by a try function. */
-struct mover {
+/* One direction of a connection; a drive_try_fn moves its bytes. */
+struct transfer {
 	struct harp_conn *conn;
-	size_t done;
+	size_t bytes_done;
 	int rc;
-	bool wrong;
+	bool is_corrupt;
 };
 
-static void drive_make(void)
+static void open_drive(void)
 {
 	const struct drive_options opt = { .spin_ns = 20000 };
 	struct drive_member members[2] = { { 0 } };
@@ -38,7 +38,7 @@ static void drive_make(void)
 	drive_leave(drive);
 }
 
-static void drive_end(void)
+static void close_drive(void)
 {
 	drive_stop(drive);
 	drive_stop(drive);
@@ -50,87 +50,88 @@ static void drive_end(void)
 
 static int try_accept(void *ctx)
 {
-	struct mover *m = ctx;
-	int rc = harp_tcp_accept(net.listener, &m->conn);
+	struct transfer *t = ctx;
+	int rc = harp_tcp_accept(net.listener, &t->conn);
 
 	return rc == -EAGAIN ? 0 : rc ? rc : 1;
 }
 
 static int try_send(void *ctx)
 {
-	struct mover *m = ctx;
+	struct transfer *t = ctx;
 	uint8_t bytes[4096];
-	struct iovec piece = { .iov_base = bytes };
+	struct iovec iov = { .iov_base = bytes };
 	ssize_t sent;
 
-	while (m->done < BYTES) {
+	while (t->bytes_done < BYTES) {
 		for (size_t i = 0; i < sizeof(bytes); i++)
-			bytes[i] = (uint8_t)((m->done + i) * 7);
-		piece.iov_len = BYTES - m->done < sizeof(bytes) ? BYTES - m->done : sizeof(bytes);
-		sent = harp_conn_send(m->conn, &piece, 1);
+			bytes[i] = (uint8_t)((t->bytes_done + i) * 7);
+		iov.iov_len = BYTES - t->bytes_done < sizeof(bytes) ? BYTES - t->bytes_done
+								    : sizeof(bytes);
+		sent = harp_conn_send(t->conn, &iov, 1);
 		if (sent == -EAGAIN || sent == -ENOTCONN)
 			return 0;
 		if (sent < 0)
 			return (int)sent;
-		m->done += (size_t)sent;
+		t->bytes_done += (size_t)sent;
 	}
 	return 1;
 }
 
 static int try_receive(void *ctx)
 {
-	struct mover *m = ctx;
+	struct transfer *t = ctx;
 	uint8_t bytes[4096];
 	ssize_t got;
 
-	while (m->done < BYTES) {
-		got = harp_conn_recv(m->conn, bytes, sizeof(bytes));
+	while (t->bytes_done < BYTES) {
+		got = harp_conn_recv(t->conn, bytes, sizeof(bytes));
 		if (got == -EAGAIN)
 			return 0;
 		if (got <= 0)
 			return got ? (int)got : -EPIPE;
 		for (ssize_t i = 0; i < got; i++)
-			m->wrong |= bytes[i] != (uint8_t)((m->done + (size_t)i) * 7);
-		m->done += (size_t)got;
+			t->is_corrupt |= bytes[i] != (uint8_t)((t->bytes_done + (size_t)i) * 7);
+		t->bytes_done += (size_t)got;
 	}
 	return 1;
 }
 
 static void *run_sender(void *arg)
 {
-	struct mover *m = arg;
+	struct transfer *t = arg;
 	const struct harp_endpoint to = { .addr = net_addr(false, 1), .port = NET_PORT };
 
 	drive_enter(drive);
-	m->rc = harp_tcp_connect(net.stack[0], NULL, &to, NULL, &m->conn);
+	t->rc = harp_tcp_connect(net.stack[0], NULL, &to, NULL, &t->conn);
 	drive_leave(drive);
-	if (!m->rc)
-		m->rc = drive_wait(drive, try_send, m, DRIVE_FOREVER);
+	if (!t->rc)
+		t->rc = drive_wait(drive, try_send, t, DRIVE_FOREVER);
 	return NULL;
 }
 
 static void *run_receiver(void *arg)
 {
-	struct mover *m = arg;
+	struct transfer *t = arg;
 
-	m->rc = drive_wait(drive, try_accept, m, DRIVE_FOREVER);
-	if (m->rc == 1)
-		m->rc = drive_wait(drive, try_receive, m, DRIVE_FOREVER);
+	t->rc = drive_wait(drive, try_accept, t, DRIVE_FOREVER);
+	if (t->rc == 1)
+		t->rc = drive_wait(drive, try_receive, t, DRIVE_FOREVER);
 	return NULL;
 }
 
-/* Senders, receivers, and this thread, which checks: every byte arrives, and no thread is left
- * waiting. */
+/* Senders and receivers wait while this thread enters the drive: every byte arrives, and every
+ * wait ends. */
 TEST(threads_share_a_drive)
 {
-	struct mover movers[2 * PAIRS] = { { 0 } };
+	struct transfer transfers[2 * PAIRS] = { { 0 } };
 	pthread_t threads[2 * PAIRS];
 	uint64_t polls = 0, before;
 
-	drive_make();
+	open_drive();
 	for (unsigned i = 0; i < 2 * PAIRS; i++) {
 		CHECK_EQ(pthread_create(&threads[i], NULL, i % 2 ? run_receiver : run_sender,
-					&movers[i]),
+					&transfers[i]),
 			 0);
 	}
 	for (unsigned i = 0; i < 1000; i++) {
@@ -141,48 +142,48 @@ TEST(threads_share_a_drive)
 		CHECK_EQ(harp_stack_stat(net.stack[0], "polls", &polls), 0);
 		CHECK(polls >= before);
 		drive_leave(drive);
-		CHECK_EQ(drive_wait(drive, try_accept, &movers[1], DRIVE_FOREVER), -EDEADLK);
+		CHECK_EQ(drive_wait(drive, try_accept, &transfers[1], DRIVE_FOREVER), -EDEADLK);
 		drive_leave(drive);
 		CHECK(!drive_inside(drive));
 	}
 	for (unsigned i = 0; i < 2 * PAIRS; i++) {
 		CHECK_EQ(pthread_join(threads[i], NULL), 0);
-		CHECK_EQ(movers[i].rc, 1);
-		CHECK_EQ(movers[i].done, BYTES);
-		CHECK(!movers[i].wrong);
+		CHECK_EQ(transfers[i].rc, 1);
+		CHECK_EQ(transfers[i].bytes_done, BYTES);
+		CHECK(!transfers[i].is_corrupt);
 	}
-	drive_end();
+	close_drive();
 }
 
-TEST(a_wait_ends_in_time)
+TEST(a_wait_times_out)
 {
-	struct mover m = { 0 };
+	struct transfer t = { 0 };
 	uint64_t start;
 
-	drive_make();
+	open_drive();
 	start = drive_now_ns();
-	CHECK_EQ(drive_wait(drive, try_accept, &m, start + 20 * MS), -ETIMEDOUT);
+	CHECK_EQ(drive_wait(drive, try_accept, &t, start + 20 * MS), -ETIMEDOUT);
 	CHECK(drive_now_ns() >= start + 20 * MS);
-	CHECK_EQ(drive_wait(drive, try_accept, &m, 0), -ETIMEDOUT);
-	drive_end();
+	CHECK_EQ(drive_wait(drive, try_accept, &t, 0), -ETIMEDOUT);
+	close_drive();
 }
 
 TEST(a_stop_ends_every_wait)
 {
-	struct mover movers[PAIRS] = { { 0 } };
+	struct transfer transfers[PAIRS] = { { 0 } };
 	pthread_t threads[PAIRS];
 
-	drive_make();
+	open_drive();
 	for (unsigned i = 0; i < PAIRS; i++) {
-		CHECK_EQ(pthread_create(&threads[i], NULL, run_receiver, &movers[i]), 0);
+		CHECK_EQ(pthread_create(&threads[i], NULL, run_receiver, &transfers[i]), 0);
 	}
 	drive_stop(drive);
 	for (unsigned i = 0; i < PAIRS; i++) {
 		CHECK_EQ(pthread_join(threads[i], NULL), 0);
-		CHECK_EQ(movers[i].rc, -ECANCELED);
+		CHECK_EQ(transfers[i].rc, -ECANCELED);
 	}
-	CHECK_EQ(drive_wait(drive, try_accept, &movers[0], DRIVE_FOREVER), -ECANCELED);
-	drive_end();
+	CHECK_EQ(drive_wait(drive, try_accept, &transfers[0], DRIVE_FOREVER), -ECANCELED);
+	close_drive();
 }
 
 TEST(invalid_members_are_refused)
@@ -196,12 +197,12 @@ TEST(invalid_members_are_refused)
 	drive_free(NULL);
 }
 
-static int never(void *ctx)
+static int try_never(void *ctx)
 {
 	return 0;
 }
 
-/* The guard polls, too. */
+/* Enters the drive, because the background poller uses the stack, too. */
 static uint64_t polls_of(struct harp_instance *instance)
 {
 	uint64_t polls;
@@ -212,8 +213,8 @@ static uint64_t polls_of(struct harp_instance *instance)
 	return polls;
 }
 
-/* A wait on a NIC without interrupts polls every 50 us first, later every millisecond. */
-TEST(a_nic_without_interrupts_is_polled_less_and_less_often)
+/* On a NIC without interrupts, the poll interval grows from 50 us to a millisecond. */
+TEST(polling_backs_off_on_a_nic_without_interrupts)
 {
 	const struct drive_options opt = { .spin_ns = 0 };
 	struct harp_instance *instance = open_queue("dpdk:fake0;ip=10.0.0.1/24", 0);
@@ -225,7 +226,7 @@ TEST(a_nic_without_interrupts_is_polled_less_and_less_often)
 	CHECK_EQ(harp_instance_fd(instance), -1);
 	CHECK_EQ(drive_create(&drive, &member, 1, &opt), 0);
 	polls = polls_of(instance);
-	CHECK_EQ(drive_wait(drive, never, NULL, drive_now_ns() + 300 * MS), -ETIMEDOUT);
+	CHECK_EQ(drive_wait(drive, try_never, NULL, drive_now_ns() + 300 * MS), -ETIMEDOUT);
 	polls = polls_of(instance) - polls;
 	CHECK(polls > 1 && polls < 600); /* 6000 at 50 us each */
 	drive_stop(drive);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_base.c - addresses as text, random numbers, SipHash, and threads of the library. */
+/* test_base.c - addresses as text, random numbers, SipHash, and the library's threads. */
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -27,28 +27,29 @@ TEST(addresses_round_trip)
 		CHECK_STR(harp_addr_format(&addr, buf), texts[i]);
 		CHECK_EQ(harp_addr_is_v4(&addr), strchr(texts[i], '.') != NULL);
 	}
-	/* The mapped form is IPv4, however it is written. */
+	/* An IPv4-mapped IPv6 address is IPv4. */
 	CHECK_EQ(harp_addr_parse("::ffff:10.1.2.3", &addr), 0);
 	CHECK(harp_addr_is_v4(&addr));
 	CHECK_STR(harp_addr_format(&addr, buf), "10.1.2.3");
-	struct harp_addr made = harp_addr_v4(10, 1, 2, 3);
+	struct harp_addr expected = harp_addr_v4(10, 1, 2, 3);
 
-	CHECK_MEM(&made, &addr, sizeof(addr));
+	CHECK_MEM(&expected, &addr, sizeof(addr));
 }
 
 /* fe80::/10. */
 TEST(link_local_addresses_are_recognized)
 {
-	static const char *const yes[] = { "fe80::", "fe80::1", "febf:ffff::1" };
-	static const char *const no[] = { "fe7f::1", "fec0::1", "fd00::1", "169.254.1.1", "::" };
+	static const char *const link_local[] = { "fe80::", "fe80::1", "febf:ffff::1" };
+	static const char *const others[] = { "fe7f::1", "fec0::1", "fd00::1", "169.254.1.1",
+					      "::" };
 	struct harp_addr addr;
 
-	for (unsigned i = 0; i < sizeof(yes) / sizeof(yes[0]); i++) {
-		CHECK_EQ(harp_addr_parse(yes[i], &addr), 0);
+	for (unsigned i = 0; i < sizeof(link_local) / sizeof(link_local[0]); i++) {
+		CHECK_EQ(harp_addr_parse(link_local[i], &addr), 0);
 		CHECK(harp_addr_is_link_local(&addr));
 	}
-	for (unsigned i = 0; i < sizeof(no) / sizeof(no[0]); i++) {
-		CHECK_EQ(harp_addr_parse(no[i], &addr), 0);
+	for (unsigned i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+		CHECK_EQ(harp_addr_parse(others[i], &addr), 0);
 		CHECK(!harp_addr_is_link_local(&addr));
 	}
 }
@@ -74,7 +75,7 @@ TEST(endpoints_are_formatted)
 	CHECK_EQ(harp_addr_parse("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", &ep.addr), 0);
 	CHECK_STR(harp_endpoint_format(&ep, buf),
 		  "[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]:65535");
-	ep.scope_id = UINT32_MAX; /* no link-local address: it does not fit, and means nothing */
+	ep.scope_id = UINT32_MAX; /* omitted unless the address is link-local */
 	CHECK_STR(harp_endpoint_format(&ep, buf),
 		  "[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]:65535");
 	CHECK_EQ(harp_addr_parse("fe80::ffff:ffff:ffff:ffff", &ep.addr), 0);
@@ -83,16 +84,14 @@ TEST(endpoints_are_formatted)
 	CHECK_STR(harp_endpoint_format(&ep, buf), "[fe80::ffff:ffff:ffff:ffff%2]:65535");
 }
 
-TEST(the_version_is_reported)
+TEST(the_version_begins_with_a_digit)
 {
 	CHECK(harp_version()[0] >= '0' && harp_version()[0] <= '9');
 }
 
 /* ---- random numbers -------------------------------------------------------------------------- */
 
-/* splitmix64(seed 1234567), the test vector that its author publishes (Rosetta Code's list),
- * fills the state: 6457827717110365317, 3203168211198807973, 9817491932198370423,
- * 4593380528125082431. */
+/* splitmix64 with seed 1234567 fills the state (test vector of Rosetta Code). */
 TEST(a_seed_fills_the_state)
 {
 	struct rng rng;
@@ -104,8 +103,8 @@ TEST(a_seed_fills_the_state)
 	CHECK_EQ(rng.s[3], 4593380528125082431u);
 }
 
-/* The state 1, 2, 3, 4 gives these first outputs (rand_xoshiro's test, from the C reference). */
-TEST(the_sequence_is_as_published)
+/* First outputs from the state 1, 2, 3, 4 (test vector of rand_xoshiro, from the C reference). */
+TEST(the_sequence_matches_the_reference)
 {
 	static const uint64_t want[] = {
 		11520u,
@@ -144,7 +143,7 @@ TEST(bounded_numbers_are_uniform)
 
 /* ---- SipHash --------------------------------------------------------------------------------- */
 
-/* Reference implementation, vectors.h: key 00..0f, input 00 01 .. (i - 1). */
+/* From vectors.h of the reference implementation: key 00..0f, input 00 01 .. (i - 1). */
 static const uint8_t vectors[16][8] = {
 	{ 0x31, 0x0e, 0x0e, 0xdd, 0x47, 0xdb, 0x6f, 0x72 },
 	{ 0xfd, 0x67, 0xdc, 0x93, 0xc5, 0x39, 0xf8, 0x74 },
@@ -164,7 +163,7 @@ static const uint8_t vectors[16][8] = {
 	{ 0xe5, 0x45, 0xbe, 0x49, 0x61, 0xca, 0x29, 0xa1 },
 };
 
-TEST(hashes_are_as_published)
+TEST(hashes_match_the_reference)
 {
 	const struct siphash_key key = { { 0x0706050403020100u, 0x0f0e0d0c0b0a0908u } };
 	uint8_t data[16];
@@ -178,22 +177,22 @@ TEST(hashes_are_as_published)
 			want |= (uint64_t)vectors[len][i] << (8 * i);
 		CHECK_EQ(got, want);
 	}
-	/* The paper, appendix A. */
+	/* Appendix A of the paper. */
 	CHECK_EQ(siphash24(&key, data, 15), 0xa129ca6149be45e5u);
 }
 
 /* ---- threads --------------------------------------------------------------------------------- */
 
-static pthread_barrier_t named; /* the thread ends when its name has been read */
+static pthread_barrier_t name_read; /* the thread ends when its name has been read */
 
 static void *task(void *arg)
 {
 	pthread_sigmask(SIG_SETMASK, NULL, arg);
-	pthread_barrier_wait(&named);
+	pthread_barrier_wait(&name_read);
 	return arg;
 }
 
-/* Except those that cannot be blocked and the two that glibc uses itself. */
+/* Ignores the signals that cannot be blocked and the two that glibc uses. */
 static bool blocks_all(const sigset_t *mask)
 {
 	for (int signal = 1; signal <= SIGRTMAX; signal++)
@@ -203,7 +202,7 @@ static bool blocks_all(const sigset_t *mask)
 	return true;
 }
 
-TEST(a_thread_has_a_name_and_takes_no_signals)
+TEST(a_thread_has_a_name_and_blocks_signals)
 {
 	sigset_t mask, before, after;
 	char name[16];
@@ -213,14 +212,14 @@ TEST(a_thread_has_a_name_and_takes_no_signals)
 	sigemptyset(&before);
 	sigaddset(&before, SIGUSR1);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	pthread_barrier_init(&named, NULL, 2);
+	pthread_barrier_init(&name_read, NULL, 2);
 	CHECK_EQ(thread_start(&id, task, &mask, "harp-test"), 0);
 	pthread_sigmask(SIG_SETMASK, NULL, &after);
 	CHECK_EQ(pthread_getname_np(id, name, sizeof(name)), 0);
 	CHECK_STR(name, "harp-test");
-	pthread_barrier_wait(&named);
+	pthread_barrier_wait(&name_read);
 	pthread_join(id, &result);
-	pthread_barrier_destroy(&named);
+	pthread_barrier_destroy(&name_read);
 	CHECK(result == &mask);
 	CHECK(blocks_all(&mask));
 	CHECK_EQ(sigismember(&after, SIGUSR1), 1);

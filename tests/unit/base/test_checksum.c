@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_checksum.c - the fast sums against RFC 1071 taken literally, at every size and alignment. */
+/* test_checksum.c - compares fast sums with RFC 1071's algorithm at all sizes and alignments. */
 #include "base/checksum.h"
 
 #include <stdlib.h>
@@ -7,8 +7,8 @@
 #include "base/rng.h"
 #include "check.h"
 
-/* RFC 1071 section 4.1, one 16-bit word at a time, big-endian; result in memory order. */
-static uint16_t naive(const uint8_t *p, size_t len, uint64_t sum)
+/* RFC 1071 section 4.1: adds big-endian 16-bit words; the result is in memory order. */
+static uint16_t reference_sum(const uint8_t *p, size_t len, uint64_t sum)
 {
 	for (size_t i = 0; i < len; i += 2)
 		sum += (uint64_t)(p[i] << 8 | (i + 1 < len ? p[i + 1] : 0));
@@ -22,7 +22,7 @@ static uint16_t naive(const uint8_t *p, size_t len, uint64_t sum)
 }
 
 /* 0x0000 and 0xffff are the same number in one's complement. */
-static bool same(uint16_t a, uint16_t b)
+static bool is_same(uint16_t a, uint16_t b)
 {
 	return a == b || (uint32_t)a + b == 0xffff;
 }
@@ -34,29 +34,29 @@ static void test_size(struct rng *rng, size_t len, size_t at, size_t to)
 
 	for (size_t i = 0; i < len; i++)
 		src[at + i] = (uint8_t)(rng_below(rng, 4) ? rng_u64(rng) : 0xff);
-	uint16_t want = naive(src + at, len, 0);
+	uint16_t want = reference_sum(src + at, len, 0);
 	uint16_t got = csum_finish(csum_partial(src + at, len, 0));
 
-	CHECK(same(got, want));
+	CHECK(is_same(got, want));
 	memset(dst, 0xa5, to + 8);
 	memcpy(dst + to + len, &guard, 8);
 	got = csum_finish(csum_copy(dst + to, src + at, len, 0));
-	CHECK(same(got, want));
+	CHECK(is_same(got, want));
 	CHECK_MEM(dst + to, src + at, len);
 	CHECK_MEM(dst + to + len, &guard, 8);
 	for (size_t i = 0; i < to; i++)
 		CHECK_EQ(dst[i], 0xa5);
 
-	/* Any cut into two pieces gives the sum of the whole. */
+	/* The sums of two pieces give the sum of the whole. */
 	size_t cut = len ? rng_below(rng, (uint32_t)len + 1) : 0;
 	uint32_t sum = csum_partial(src + at, cut, 0);
 
 	sum = csum_append(sum, csum_partial(src + at + cut, len - cut, 0), cut);
-	CHECK(same(csum_finish(sum), want));
-	/* Even pieces may be chained through the argument as well. */
+	CHECK(is_same(csum_finish(sum), want));
+	/* Pieces of even length may also be chained through the argument. */
 	cut &= ~(size_t)1;
 	sum = csum_partial(src + at + cut, len - cut, csum_partial(src + at, cut, 0));
-	CHECK(same(csum_finish(sum), want));
+	CHECK(is_same(csum_finish(sum), want));
 	if (check_failures)
 		fprintf(stderr, "len %zu at %zu to %zu cut %zu\n", len, at, to, cut);
 }
@@ -64,8 +64,8 @@ static void test_size(struct rng *rng, size_t len, size_t at, size_t to)
 TEST(known_sums_are_computed)
 {
 	/* RFC 1071 section 3: the words 0001 f203 f4f5 f6f7 sum to ddf2. */
-	static const uint8_t words[] = { 0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7 };
-	uint16_t sum = (uint16_t)~csum_finish(csum_partial(words, 8, 0));
+	static const uint8_t bytes[] = { 0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7 };
+	uint16_t sum = (uint16_t)~csum_finish(csum_partial(bytes, 8, 0));
 	uint8_t b[2];
 
 	memcpy(b, &sum, 2);
@@ -74,11 +74,11 @@ TEST(known_sums_are_computed)
 	CHECK_EQ(csum_finish(0), 0xffff);
 	CHECK_EQ(csum_finish(0xffffffff), 0);
 	CHECK_EQ(csum_add(0xffffffff, 1), 1);
-	CHECK_EQ(csum_partial(words, 0, 42), 42);
+	CHECK_EQ(csum_partial(bytes, 0, 42), 42);
 }
 
-/* Carries: the largest values there are, in a large piece. */
-TEST(carries_are_kept)
+/* A large buffer of the largest values. */
+TEST(carries_are_added)
 {
 	size_t len = 1u << 22;
 	uint8_t *p = malloc(len);
@@ -86,10 +86,10 @@ TEST(carries_are_kept)
 	memset(p, 0xff, len);
 	CHECK_EQ(csum_finish(csum_partial(p, len, 0xffffffff)), 0);
 	p[len - 1] = 0xfe;
-	CHECK_EQ(csum_finish(csum_partial(p, len, 0)), naive(p, len, 0));
-	/* Up to here 32 bits hold the sum of all words. */
+	CHECK_EQ(csum_finish(csum_partial(p, len, 0)), reference_sum(p, len, 0));
+	/* Up to this length, 32 bits hold the sum of all words. */
 	for (len = 65534; len < 65540; len++)
-		CHECK(same(csum_finish(csum_partial(p, len, 0)), naive(p, len, 0)));
+		CHECK(is_same(csum_finish(csum_partial(p, len, 0)), reference_sum(p, len, 0)));
 	free(p);
 }
 

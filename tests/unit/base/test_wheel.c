@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_wheel.c - timers against a plain list that is searched for what is due. */
+/* test_wheel.c - compares the timer wheel with an array that is searched for due timers. */
 #include "base/wheel.h"
 
 #include <stdlib.h>
@@ -9,14 +9,14 @@
 
 #define TIMERS 200u
 
-struct world {
+struct model {
 	struct wheel wheel;
 	struct timer timers[TIMERS];
-	uint64_t want_ns[TIMERS]; /* the model: UINT64_MAX when not set */
+	uint64_t deadline_ns[TIMERS]; /* UINT64_MAX: not set */
 	uint64_t last_tick;
-	unsigned fired;
+	unsigned fire_count;
 	struct rng rng;
-	bool rearm;
+	bool handlers_set;
 };
 
 static uint64_t tick_up(uint64_t ns)
@@ -26,26 +26,26 @@ static uint64_t tick_up(uint64_t ns)
 
 static void fire(void *ctx, struct timer *timer, uint64_t now_ns)
 {
-	struct world *w = ctx;
-	size_t i = (size_t)(timer - w->timers);
+	struct model *m = ctx;
+	size_t i = (size_t)(timer - m->timers);
 
 	CHECK(!timer_is_set(timer));
-	CHECK(w->want_ns[i] != UINT64_MAX);
-	CHECK_EQ(timer->deadline_ns, w->want_ns[i]);
+	CHECK(m->deadline_ns[i] != UINT64_MAX);
+	CHECK_EQ(timer->deadline_ns, m->deadline_ns[i]);
 	CHECK(tick_up(timer->deadline_ns) <= now_ns / WHEEL_TICK_NS); /* never early */
-	w->want_ns[i] = UINT64_MAX;
-	w->fired++;
-	if (!w->rearm)
+	m->deadline_ns[i] = UINT64_MAX;
+	m->fire_count++;
+	if (!m->handlers_set)
 		return;
-	/* Handlers do as they please: set anything, in the past as well, and cancel others. */
-	uint32_t other = rng_below(&w->rng, TIMERS);
+	/* Handlers may set any timer, also in the past, and cancel others. */
+	uint32_t other = rng_below(&m->rng, TIMERS);
 
-	if (rng_below(&w->rng, 3) == 0) {
-		wheel_cancel(&w->wheel, &w->timers[other]);
-		w->want_ns[other] = UINT64_MAX;
-	} else if (rng_below(&w->rng, 2)) {
-		w->want_ns[other] = now_ns - rng_below(&w->rng, 3) + rng_below(&w->rng, 100000);
-		wheel_set(&w->wheel, &w->timers[other], w->want_ns[other]);
+	if (rng_below(&m->rng, 3) == 0) {
+		wheel_cancel(&m->wheel, &m->timers[other]);
+		m->deadline_ns[other] = UINT64_MAX;
+	} else if (rng_below(&m->rng, 2)) {
+		m->deadline_ns[other] = now_ns - rng_below(&m->rng, 3) + rng_below(&m->rng, 100000);
+		wheel_set(&m->wheel, &m->timers[other], m->deadline_ns[other]);
 	}
 }
 
@@ -54,78 +54,79 @@ static uint64_t random_delay(struct rng *rng)
 	return rng_u64(rng) >> (14 + rng_below(rng, 50)); /* up to 2^50 ns: 13 days */
 }
 
-static void check_model(struct world *w, uint64_t now_ns, const bool *was_due)
+static void check_model(struct model *m, uint64_t now_ns, const bool *was_due)
 {
 	uint64_t earliest = UINT64_MAX;
 	unsigned set = 0;
 
 	for (unsigned i = 0; i < TIMERS; i++) {
-		CHECK_EQ(timer_is_set(&w->timers[i]), w->want_ns[i] != UINT64_MAX);
-		CHECK(!was_due[i] || w->rearm || w->want_ns[i] == UINT64_MAX); /* never late */
-		if (w->want_ns[i] == UINT64_MAX)
+		CHECK_EQ(timer_is_set(&m->timers[i]), m->deadline_ns[i] != UINT64_MAX);
+		/* never late */
+		CHECK(!was_due[i] || m->handlers_set || m->deadline_ns[i] == UINT64_MAX);
+		if (m->deadline_ns[i] == UINT64_MAX)
 			continue;
 		set++;
-		if (tick_up(w->want_ns[i]) * WHEEL_TICK_NS < earliest)
-			earliest = tick_up(w->want_ns[i]) * WHEEL_TICK_NS;
+		if (tick_up(m->deadline_ns[i]) * WHEEL_TICK_NS < earliest)
+			earliest = tick_up(m->deadline_ns[i]) * WHEEL_TICK_NS;
 	}
-	CHECK_EQ(w->wheel.count, set);
-	uint64_t next = wheel_next_ns(&w->wheel);
+	CHECK_EQ(m->wheel.count, set);
+	uint64_t next = wheel_next_ns(&m->wheel);
 
 	CHECK_EQ(next == UINT64_MAX, set == 0);
 	CHECK(next <= earliest || next <= now_ns);
-	/* A due slot is reported as the present tick, and so are handlers' timers in the past. */
+	/* For due timers, also those that handlers set in the past, it is the current tick. */
 	CHECK(earliest <= now_ns || next > now_ns - WHEEL_TICK_NS);
 }
 
-static void test_against_model(uint64_t seed, bool rearm)
+static void test_against_model(uint64_t seed, bool handlers_set)
 {
-	struct world *w = calloc(1, sizeof(*w));
+	struct model *m = calloc(1, sizeof(*m));
 	uint64_t now_ns;
 
-	rng_seed(&w->rng, seed);
-	w->rearm = rearm;
-	now_ns = (uint64_t)WHEEL_TICK_NS + (rng_u64(&w->rng) >> rng_below(&w->rng, 30) >> 8);
-	wheel_init(&w->wheel, now_ns);
+	rng_seed(&m->rng, seed);
+	m->handlers_set = handlers_set;
+	now_ns = (uint64_t)WHEEL_TICK_NS + (rng_u64(&m->rng) >> rng_below(&m->rng, 30) >> 8);
+	wheel_init(&m->wheel, now_ns);
 	for (unsigned i = 0; i < TIMERS; i++)
-		w->want_ns[i] = UINT64_MAX;
+		m->deadline_ns[i] = UINT64_MAX;
 	for (unsigned step = 0; step < 300; step++) {
 		bool due[TIMERS];
 
-		for (unsigned n = rng_below(&w->rng, 20); n > 0; n--) {
-			uint32_t i = rng_below(&w->rng, TIMERS);
+		for (unsigned n = rng_below(&m->rng, 20); n > 0; n--) {
+			uint32_t i = rng_below(&m->rng, TIMERS);
 
-			if (rng_below(&w->rng, 4) == 0) {
-				wheel_cancel(&w->wheel, &w->timers[i]);
-				w->want_ns[i] = UINT64_MAX;
+			if (rng_below(&m->rng, 4) == 0) {
+				wheel_cancel(&m->wheel, &m->timers[i]);
+				m->deadline_ns[i] = UINT64_MAX;
 			} else {
-				w->want_ns[i] = now_ns + random_delay(&w->rng);
-				wheel_set(&w->wheel, &w->timers[i], w->want_ns[i]);
+				m->deadline_ns[i] = now_ns + random_delay(&m->rng);
+				wheel_set(&m->wheel, &m->timers[i], m->deadline_ns[i]);
 			}
 		}
-		uint64_t next = wheel_next_ns(&w->wheel);
+		uint64_t next = wheel_next_ns(&m->wheel);
 
-		if (rng_below(&w->rng, 2) && next != UINT64_MAX && next > now_ns)
-			now_ns = next; /* exactly when it asks for it */
+		if (rng_below(&m->rng, 2) && next != UINT64_MAX && next > now_ns)
+			now_ns = next; /* exactly the next deadline */
 		else
-			now_ns += random_delay(&w->rng);
+			now_ns += random_delay(&m->rng);
 		for (unsigned i = 0; i < TIMERS; i++)
-			due[i] = w->want_ns[i] != UINT64_MAX &&
-				 tick_up(w->want_ns[i]) <= now_ns / WHEEL_TICK_NS;
-		unsigned before = w->fired;
+			due[i] = m->deadline_ns[i] != UINT64_MAX &&
+				 tick_up(m->deadline_ns[i]) <= now_ns / WHEEL_TICK_NS;
+		unsigned before = m->fire_count;
 
-		CHECK_EQ(wheel_advance(&w->wheel, now_ns, fire, w), w->fired - before);
-		check_model(w, now_ns, due);
+		CHECK_EQ(wheel_advance(&m->wheel, now_ns, fire, m), m->fire_count - before);
+		check_model(m, now_ns, due);
 		if (check_failures) {
 			fprintf(stderr, "seed %" PRIu64 " step %u\n", seed, step);
 			break;
 		}
 	}
-	CHECK(w->fired > 0);
-	free(w);
+	CHECK(m->fire_count > 0);
+	free(m);
 }
 
 static unsigned order[8], order_count;
-static void note_kind(void *ctx, struct timer *timer, uint64_t now_ns)
+static void record_kind(void *ctx, struct timer *timer, uint64_t now_ns)
 {
 	order[order_count++] = timer->kind;
 }
@@ -142,17 +143,17 @@ TEST(timers_fire_in_order)
 	wheel_set(&wheel, &t[2], 3 * (uint64_t)WHEEL_TICK_NS - 1);
 	wheel_set(&wheel, &t[3], 3 * (uint64_t)WHEEL_TICK_NS + 1);
 	CHECK_EQ(wheel_next_ns(&wheel), 3 * (uint64_t)WHEEL_TICK_NS);
-	CHECK_EQ(wheel_advance(&wheel, 3 * (uint64_t)WHEEL_TICK_NS - 1, note_kind, NULL), 0);
-	CHECK_EQ(wheel_advance(&wheel, 3 * (uint64_t)WHEEL_TICK_NS, note_kind, NULL), 1);
-	CHECK_EQ(wheel_advance(&wheel, 6000000000, note_kind, NULL), 3);
+	CHECK_EQ(wheel_advance(&wheel, 3 * (uint64_t)WHEEL_TICK_NS - 1, record_kind, NULL), 0);
+	CHECK_EQ(wheel_advance(&wheel, 3 * (uint64_t)WHEEL_TICK_NS, record_kind, NULL), 1);
+	CHECK_EQ(wheel_advance(&wheel, 6000000000, record_kind, NULL), 3);
 	CHECK_EQ(order[0], 2);
 	CHECK_EQ(order[1], 3);
 	CHECK_EQ(order[2], 1);
 	CHECK_EQ(order[3], 0);
-	/* Time that runs backwards fires nothing early and breaks nothing. */
+	/* A clock that runs backwards fires no timer early. */
 	wheel_set(&wheel, &t[0], 6000000001);
-	CHECK_EQ(wheel_advance(&wheel, 1000, note_kind, NULL), 0);
-	CHECK_EQ(wheel_advance(&wheel, 6000000001 + WHEEL_TICK_NS, note_kind, NULL), 1);
+	CHECK_EQ(wheel_advance(&wheel, 1000, record_kind, NULL), 0);
+	CHECK_EQ(wheel_advance(&wheel, 6000000001 + WHEEL_TICK_NS, record_kind, NULL), 1);
 }
 
 TEST(a_distant_timer_fires_in_time)
@@ -167,7 +168,7 @@ TEST(a_distant_timer_fires_in_time)
 	wheel_set(&wheel, &never, UINT64_MAX);
 	while (order_count == 0 && calls++ < 1000) {
 		now_ns = wheel_next_ns(&wheel);
-		wheel_advance(&wheel, now_ns, note_kind, NULL);
+		wheel_advance(&wheel, now_ns, record_kind, NULL);
 	}
 	CHECK_EQ(order[0], 7);
 	CHECK_EQ(now_ns, tick_up(12345 + 30 * day_ns) * WHEEL_TICK_NS);
@@ -177,7 +178,7 @@ TEST(a_distant_timer_fires_in_time)
 	CHECK_EQ(wheel.count, 0);
 }
 
-TEST(timers_fire_as_a_plain_list_says)
+TEST(the_wheel_agrees_with_the_model)
 {
 	for (uint64_t seed = 1; seed <= 200 && !check_failures; seed++)
 		test_against_model(seed, seed & 1);

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_instance_dpdk.c - instances on DPDK ports: the text of the port configures the stack, and
- * instances on queues of one port share it and forward events to each other. libharp-dpdk.so is a
- * double (fake_dpdk.c).
+ * instances on queues of one port share it and forward events to each other.
  *
- * argv[1]: the folder of the double.
+ * argv[1]: the folder of the fake libharp-dpdk.so (fake_dpdk.c).
  */
 #include <fcntl.h>
 #include <unistd.h>
@@ -14,7 +13,7 @@
 #include "harp_page.h"
 #include "host/dpdk_xstats.h"
 
-static void refused(const char *ifname, uint32_t queue, int error, const char *words)
+static void check_refused(const char *ifname, uint32_t queue, int error, const char *text)
 {
 	struct harp_instance *instance;
 	char why[320] = "";
@@ -22,9 +21,9 @@ static void refused(const char *ifname, uint32_t queue, int error, const char *w
 
 	CHECK_EQ(try_open(&instance, ifname, queue, why), error);
 	CHECK(instance == NULL);
-	if (!strstr(why, words))
-		fprintf(stderr, "\"%s\" lacks \"%s\"\n", why, words);
-	CHECK(strstr(why, words) != NULL);
+	if (!strstr(why, text))
+		fprintf(stderr, "\"%s\" does not contain \"%s\"\n", why, text);
+	CHECK(strstr(why, text) != NULL);
 	CHECK_EQ(fds_open(), before);
 }
 
@@ -44,7 +43,7 @@ TEST(two_instances_connect)
 	CHECK_STR(
 		harp_instance_describe(all[0]),
 		"DPDK 0.0 net_fake on left queue 0, MTU 1500, 8192 frames of 2048, no huge pages");
-	CHECK(strstr(log_text, "2 EAL: it runs\n") != NULL);
+	CHECK(strstr(log_text, "2 EAL: started\n") != NULL);
 	CHECK_EQ(harp_instance_fd(all[0]), -1);
 	CHECK(fcntl(harp_instance_control_fd(all[0]), F_GETFD) >= 0);
 	CHECK_EQ(harp_instance_steering(all[0], NULL, 0), -ENOTSUP);
@@ -52,14 +51,14 @@ TEST(two_instances_connect)
 	CHECK_EQ(harp_instance_rss(all[0])->kind, HARP_RSS_NONE);
 	CHECK_EQ(harp_tcp_listen(harp_instance_stack(all[1]), &any, NULL, &listener), 0);
 	for (unsigned i = 0; i < 3; i++) {
-		conn = dial(all[0], peers[i], 7000, 0);
-		CHECK_EQ(settle(conn, all, 2), 0);
-		turn(all, 2);
+		conn = connect_to(all[0], peers[i], 7000, 0);
+		CHECK_EQ(wait_established(conn, all, 2), 0);
+		poll_all(all, 2);
 		CHECK_EQ(harp_tcp_accept(listener, &accepted), 0);
 		harp_conn_abort(accepted);
 		harp_conn_abort(conn);
 	}
-	CHECK_EQ(settle(dial(all[0], "10.0.0.2", 7001, 0), all, 2), -ECONNREFUSED);
+	CHECK_EQ(wait_established(connect_to(all[0], "10.0.0.2", 7001, 0), all, 2), -ECONNREFUSED);
 	CHECK_EQ(stat_of(all[1], "drop_port_elsewhere"), 0);
 	harp_instance_close(all[0]);
 	harp_instance_close(all[1]);
@@ -118,7 +117,7 @@ TEST(a_port_text_gives_the_routes)
 	harp_instance_close(instance);
 }
 
-/* Reads the driver's counters from the page of the instance on this queue. */
+/* Reads the driver counters from the page of the instance on this queue. */
 static int page_xstats(struct harp_page_xstat *items, uint32_t queue)
 {
 	char path[32], link[64];
@@ -142,7 +141,7 @@ static int page_xstats(struct harp_page_xstat *items, uint32_t queue)
 	return count;
 }
 
-/* Only the first queue's instance publishes the port's counters, by the driver's names. */
+/* Only the first queue's instance publishes the port's counters, under the driver's names. */
 TEST(driver_counters_are_published)
 {
 	static struct harp_page_xstat items[HARP_PAGE_XSTATS_MAX];
@@ -154,7 +153,7 @@ TEST(driver_counters_are_published)
 		usleep(1000); /* a thread publishes them */
 	CHECK_STR(items[0].name, "counter_0");
 	CHECK_EQ(items[0].value, 1);
-	CHECK_STR(items[1].name, "odd \x1b[2J \"name\""); /* counters without a name are left out */
+	CHECK_STR(items[1].name, "odd \x1b[2J \"name\""); /* unnamed counters are omitted */
 	CHECK_EQ(items[1].value, 3);
 	CHECK_STR(items[2].name, "");
 	CHECK(page_xstats(items, 1) > 0);
@@ -177,7 +176,7 @@ TEST(driver_counters_are_published)
 	unsetenv("FAKE_DPDK_XSTATS");
 }
 
-/* A link that is down is no error of opening but one of control, logged once in each direction. */
+/* A port whose link is down opens, but control fails. Each change of the link is logged once. */
 TEST(link_changes_are_logged_once)
 {
 	struct harp_instance *instance;
@@ -191,7 +190,7 @@ TEST(link_changes_are_logged_once)
 		CHECK_EQ(harp_instance_control(instance, at += 200000000), -ENETDOWN);
 	CHECK(!strstr(log_text, "\n1 ") && !strstr(log_text, "2 fake0 is"));
 	setenv("FAKE_DPDK_UP", "1", 1);
-	CHECK_EQ(harp_instance_control(instance, at), -ENETDOWN); /* not asked again so soon */
+	CHECK_EQ(harp_instance_control(instance, at), -ENETDOWN); /* within the query interval */
 	for (unsigned i = 0; i < 5; i++)
 		CHECK_EQ(harp_instance_control(instance, at += 200000000), 0);
 	CHECK(strstr(log_text, "2 fake0 is up\n") != NULL);
@@ -209,37 +208,37 @@ TEST(link_changes_are_logged_once)
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
-TEST(an_impossible_port_is_refused)
+TEST(invalid_ports_are_refused)
 {
 	struct harp_instance *open = open_queue("dpdk:fake0;ip=10.0.0.1/24;queues=2", 0);
-	const char *right = lib_dir;
+	const char *fake_dir = lib_dir;
 
-	refused("dpdk:", 0, -EINVAL, "a device of 1 to 511 bytes");
-	refused("dpdk:fake0;mtu=1", 0, -EINVAL, "mtu=1: needs a number in 68..16000");
-	refused("dpdk:fake9", 0, -ENODEV, "fake9: no such device");
-	refused("dpdk:fake0;ip=10.0.0.1/24;queues=2", 2, -EINVAL,
-		"fake0 queue 2: no such queue; the port");
-	refused("dpdk:fake0;ip=10.0.0.1/24;queues=2", 0, -EBUSY, "queue 0 is taken");
-	refused("dpdk:fake0;ip=10.0.0.9/24;queues=2", 1, -EINVAL, "with another text");
-	refused("dpdk:fake0,x;name=other", 0, -EBUSY, "fake0,x: taken");
-	refused("dpdk:fake2;ip=10.0.0.1/24;route=10.0.0.0/24@10.0.0.2", 0, -EEXIST,
-		"fake2 queue 0: the route to 10.0.0.0/24: an address already implies it");
+	check_refused("dpdk:", 0, -EINVAL, "a device of 1 to 511 bytes");
+	check_refused("dpdk:fake0;mtu=1", 0, -EINVAL, "mtu=1: needs a number in 68..16000");
+	check_refused("dpdk:fake9", 0, -ENODEV, "fake9: no such device");
+	check_refused("dpdk:fake0;ip=10.0.0.1/24;queues=2", 2, -EINVAL,
+		      "fake0 queue 2: no such queue; the port");
+	check_refused("dpdk:fake0;ip=10.0.0.1/24;queues=2", 0, -EBUSY, "queue 0 is in use");
+	check_refused("dpdk:fake0;ip=10.0.0.9/24;queues=2", 1, -EINVAL, "with another text");
+	check_refused("dpdk:fake0,x;name=other", 0, -EBUSY, "fake0,x: in use");
+	check_refused("dpdk:fake2;ip=10.0.0.1/24;route=10.0.0.0/24@10.0.0.2", 0, -EEXIST,
+		      "fake2 queue 0: the route to 10.0.0.0/24: an address already implies it");
 	harp_instance_close(open);
 	lib_dir = "/nonexistent";
-	refused("dpdk:fake0", 0, -ENOENT, "libharp-dpdk.so is not installed");
-	lib_dir = right;
-	open = open_queue("dpdk:fake0", 0); /* the failures left nothing behind */
+	check_refused("dpdk:fake0", 0, -ENOENT, "libharp-dpdk.so is not installed");
+	lib_dir = fake_dir;
+	open = open_queue("dpdk:fake0", 0); /* the failed opens released the port */
 	harp_instance_close(open);
 }
 
 TEST(a_library_of_another_version_is_refused)
 {
 	setenv("FAKE_DPDK_OLD", "1", 1);
-	refused("dpdk:fake0", 0, -ENOENT, "libharp-dpdk.so is of another version of HARP");
+	check_refused("dpdk:fake0", 0, -ENOENT, "libharp-dpdk.so is of another version of HARP");
 	unsetenv("FAKE_DPDK_OLD");
 }
 
-TEST(a_forked_child_has_no_port)
+TEST(a_forked_child_closes_its_control_fd)
 {
 	struct harp_instance *instance = open_queue("dpdk:fake0;ip=10.0.0.1/24", 0);
 	int status = -1;
@@ -257,7 +256,7 @@ TEST(a_forked_child_has_no_port)
 	harp_instance_close(instance);
 }
 
-/* Once a second; after a slow read the pause is as long as the read. */
+/* Counters are read once a second. After a slow read, the pause is as long as the read. */
 TEST(a_slow_driver_is_read_less_often)
 {
 	const uint64_t ms = 1000000, second = 1000 * ms;
@@ -290,8 +289,8 @@ static void close_siblings(void)
 		harp_instance_close(all[i]);
 }
 
-/* Answers to the second queue's ARP requests arrive at the first queue. */
-TEST(siblings_share_neighbor_answers)
+/* Replies to the second queue's neighbor requests arrive at the first queue. */
+TEST(siblings_share_neighbor_replies)
 {
 	static const char *const peers[] = { "10.0.0.2", "fd00::2" };
 	struct harp_endpoint any = { .port = 7000 };
@@ -302,15 +301,16 @@ TEST(siblings_share_neighbor_answers)
 	CHECK_EQ(harp_instance_rss(all[0])->kind, HARP_RSS_UNKNOWN);
 	CHECK_EQ(harp_tcp_listen(harp_instance_stack(all[2]), &any, NULL, &listener), 0);
 	for (unsigned i = 0; i < 2; i++) {
-		conn = dial(all[1], peers[i], 7000, 61001); /* an odd sum: queue 1 */
-		CHECK_EQ(settle(conn, all, 3), 0);
+		conn = connect_to(all[1], peers[i], 7000, 61001); /* an odd sum: queue 1 */
+		CHECK_EQ(wait_established(conn, all, 3), 0);
 		harp_conn_abort(conn);
-		turn(all, 3);
+		poll_all(all, 3);
 	}
 	close_siblings();
 }
 
-/* In each protocol one stack owns a port; packets for it on another's queue get no answer. */
+/* In each protocol, one stack owns a local port. Packets for it on another stack's queue get no
+ * reply. */
 TEST(a_listening_port_belongs_to_one_sibling)
 {
 	struct harp_endpoint local = { .port = 7000 };
@@ -323,21 +323,21 @@ TEST(a_listening_port_belongs_to_one_sibling)
 	CHECK_EQ(harp_tcp_listen(harp_instance_stack(all[1]), &local, NULL, &other), -EADDRINUSE);
 	CHECK_EQ(harp_udp_open(harp_instance_stack(all[1]), &local, NULL, &sock), 0);
 	CHECK_EQ(harp_udp_open(harp_instance_stack(all[0]), &local, NULL, &second), -EADDRINUSE);
-	conn = dial(all[2], "10.0.0.1", 7000, 61001); /* comes to queue 1 */
-	for (unsigned i = 0; i < TURNS_MAX && !stat_of(all[1], "drop_port_elsewhere"); i++)
-		turn(all, 3);
+	conn = connect_to(all[2], "10.0.0.1", 7000, 61001); /* arrives at queue 1 */
+	for (unsigned i = 0; i < POLLS_MAX && !stat_of(all[1], "drop_port_elsewhere"); i++)
+		poll_all(all, 3);
 	CHECK(stat_of(all[1], "drop_port_elsewhere") > 0);
 	CHECK_EQ(harp_conn_error(conn), 0);
 	harp_conn_abort(conn);
-	CHECK_EQ(settle(dial(all[2], "10.0.0.1", 7000, 61002), all, 3), 0);
+	CHECK_EQ(wait_established(connect_to(all[2], "10.0.0.1", 7000, 61002), all, 3), 0);
 	harp_listener_close(listener);
 	CHECK_EQ(harp_tcp_listen(harp_instance_stack(all[1]), &local, NULL, &other), 0);
-	CHECK_EQ(settle(dial(all[2], "10.0.0.1", 7000, 61003), all, 3), 0);
+	CHECK_EQ(wait_established(connect_to(all[2], "10.0.0.1", 7000, 61003), all, 3), 0);
 	harp_udp_close(sock);
 	close_siblings();
 }
 
-TEST(a_flood_of_events_loses_events_only)
+TEST(excess_events_are_dropped)
 {
 	struct harp_instance *first, *second;
 	static const uint8_t mac[6] = { 2, 1, 1, 1, 1, 1 };
@@ -349,35 +349,35 @@ TEST(a_flood_of_events_loses_events_only)
 
 		harp_stack_neighbor_learned(harp_instance_stack(second), &addr, mac, 7);
 	}
-	turn((struct harp_instance *[]){ first, second }, 2);
+	poll_all((struct harp_instance *[]){ first, second }, 2);
 	CHECK(!harp_instance_control_pending(first));
 	CHECK(!harp_instance_control_pending(second));
 	harp_instance_close(first);
-	/* A closed instance gets no event; the other still works. */
-	turn(&second, 1);
+	/* A closed instance receives no events; the other still works. */
+	poll_all(&second, 1);
 	harp_instance_close(second);
 }
 
-/* Sends bytes; true when all have arrived. */
-static bool moved(struct harp_conn *from, struct harp_conn *to, size_t bytes)
+/* Sends bytes. False: not all have arrived. */
+static bool transfer(struct harp_conn *from, struct harp_conn *to, size_t bytes)
 {
 	static uint8_t data[65536];
 	size_t arrived = 0, sent = 0;
 
-	for (unsigned i = 0; i < TURNS_MAX && arrived < bytes; i++) {
-		struct iovec piece = { .iov_base = data, .iov_len = bytes - sent };
-		ssize_t n = sent < bytes ? harp_conn_send(from, &piece, 1) : 0;
+	for (unsigned i = 0; i < POLLS_MAX && arrived < bytes; i++) {
+		struct iovec iov = { .iov_base = data, .iov_len = bytes - sent };
+		ssize_t n = sent < bytes ? harp_conn_send(from, &iov, 1) : 0;
 
 		sent += n > 0 ? (size_t)n : 0;
-		turn(all, 3);
+		poll_all(all, 3);
 		n = harp_conn_recv(to, data, sizeof(data));
 		arrived += n > 0 ? (size_t)n : 0;
 	}
 	return arrived == bytes;
 }
 
-/* "Too big" for the second queue's connection arrives at the first queue, which has no such
- * connection. */
+/* "Packet too big" for the second queue's connection arrives at the first queue, whose stack
+ * forwards it. */
 TEST(a_path_mtu_reaches_the_sibling_of_the_connection)
 {
 	static const char *const peers[] = { "10.0.0.2", "fd00::2" };
@@ -389,11 +389,11 @@ TEST(a_path_mtu_reaches_the_sibling_of_the_connection)
 	open_siblings("fake0,narrow");
 	CHECK_EQ(harp_tcp_listen(harp_instance_stack(all[2]), &any, NULL, &listener), 0);
 	for (unsigned i = 0; i < 2; i++) {
-		conn = dial(all[1], peers[i], 7000, 61001);
-		CHECK_EQ(settle(conn, all, 3), 0);
-		turn(all, 3);
+		conn = connect_to(all[1], peers[i], 7000, 61001);
+		CHECK_EQ(wait_established(conn, all, 3), 0);
+		poll_all(all, 3);
 		CHECK_EQ(harp_tcp_accept(listener, &accepted), 0);
-		CHECK(moved(conn, accepted, 50000));
+		CHECK(transfer(conn, accepted, 50000));
 		CHECK_EQ(stat_of(all[1], "tcp_mtu_icmp"), i + 1);
 		CHECK_EQ(stat_of(all[1], "tcp_mtu_black_holes"), 0);
 		CHECK(stat_of(all[0], "icmp_error_elsewhere") > i);
@@ -401,41 +401,41 @@ TEST(a_path_mtu_reaches_the_sibling_of_the_connection)
 		CHECK(info.snd_mss_bytes < 1300);
 		harp_conn_abort(conn);
 		harp_conn_abort(accepted);
-		turn(all, 3);
+		poll_all(all, 3);
 	}
 	CHECK_EQ(stat_of(all[1], "icmp_error_elsewhere"), 0);
 	close_siblings();
 }
 
-/* Each datagram of one stack causes an error that arrives at the other, which forwards a bounded
- * number. */
+/* Each datagram causes an ICMP error that arrives at the sibling's queue. The sibling forwards at
+ * most 50. */
 TEST(forwarded_icmp_errors_are_rate_limited)
 {
 	struct harp_endpoint local = { .port = 6000 }, to = endpoint("10.0.0.2", 6000);
 	static uint8_t payload[1400];
 	const uint64_t at = now_ns() + 1000000000u;
-	const struct iovec piece = { .iov_base = payload, .iov_len = sizeof(payload) };
+	const struct iovec iov = { .iov_base = payload, .iov_len = sizeof(payload) };
 	struct harp_udp *sock;
-	uint64_t handed, dropped;
+	uint64_t forwarded, dropped;
 	struct harp_conn *conn;
 	unsigned sent = 0;
 
 	open_siblings("fake0,narrow");
 	CHECK_EQ(harp_udp_open(harp_instance_stack(all[1]), &local, NULL, &sock), 0);
-	conn = dial(all[1], "10.0.0.2", 7000, 61001); /* resolves the neighbor */
-	CHECK_EQ(settle(conn, all, 3), -ECONNREFUSED);
+	conn = connect_to(all[1], "10.0.0.2", 7000, 61001); /* resolves the neighbor */
+	CHECK_EQ(wait_established(conn, all, 3), -ECONNREFUSED);
 	for (unsigned i = 0; i < 1000; i++) {
-		sent += harp_udp_send(sock, &to, &piece, 1) == (ssize_t)sizeof(payload);
+		sent += harp_udp_send(sock, &to, &iov, 1) == (ssize_t)sizeof(payload);
 		(void)harp_stack_poll(harp_instance_stack(all[1]), at);
 		(void)harp_stack_poll(harp_instance_stack(all[0]), at);
 	}
-	handed = stat_of(all[0], "icmp_error_elsewhere");
+	forwarded = stat_of(all[0], "icmp_error_elsewhere");
 	dropped = stat_of(all[0], "drop_icmp_elsewhere");
 	CHECK(sent > 100);
-	CHECK_EQ(handed, 50);
-	CHECK_EQ(handed + dropped, sent);
+	CHECK_EQ(forwarded, 50);
+	CHECK_EQ(forwarded + dropped, sent);
 	CHECK(harp_instance_control_pending(all[1]));
-	turn(all, 3);
+	poll_all(all, 3);
 	CHECK_EQ(harp_udp_error(sock, NULL), -EMSGSIZE);
 	harp_udp_close(sock);
 	close_siblings();

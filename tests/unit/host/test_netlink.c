@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_netlink.c - the rtnetlink client accepts only messages of the kernel; its worker thread
+/* test_netlink.c - the rtnetlink client accepts only messages from the kernel; its worker thread
  * never blocks the caller. */
 #include <errno.h>
 #include <poll.h>
@@ -21,7 +21,7 @@ static int count_messages(void *ctx, const struct nlmsghdr *message)
 	return 0;
 }
 
-/* A process sends a message without a body. False: it has no permission. */
+/* Sends a message without a body to the client's socket. False: not permitted. */
 static bool forge(const struct netlink *to, uint16_t type, uint32_t sequence)
 {
 	struct sockaddr_nl address = { 0 };
@@ -47,7 +47,7 @@ TEST(forged_events_are_ignored)
 	CHECK_EQ(netlink_open(&monitor, RTMGRP_LINK), 0);
 	if (!forge(&monitor, RTM_NEWLINK, 0)) {
 		netlink_close(&monitor);
-		return; /* to send as the kernel does needs root */
+		return; /* only root may send to a multicast listener */
 	}
 	CHECK(forge(&monitor, NLMSG_ERROR, 0));
 	CHECK_EQ(netlink_events(&monitor, count_messages, &count), 0);
@@ -55,7 +55,7 @@ TEST(forged_events_are_ignored)
 	netlink_close(&monitor);
 }
 
-/* Forged answers arrive before the request is sent. */
+/* The forged answers are queued before the request is sent. */
 TEST(forged_answers_are_ignored)
 {
 	struct netlink_get_link link;
@@ -74,12 +74,12 @@ TEST(forged_answers_are_ignored)
 
 #define ROUNDS 3u
 
-static struct netlink_worker worker; /* too large for a stack */
+static struct netlink_worker worker; /* too large for the stack */
 static struct netlink queries;
 static pthread_mutex_t queries_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Simulates a busy kernel: a socket whose buffer is full blocks a sender. */
-static int stuff(int fd)
+/* Fills the socket's buffer, so that the worker's next send blocks, as with a busy kernel. */
+static void fill_buffer(int fd)
 {
 	static const char byte[1024];
 	int count = 0;
@@ -87,7 +87,6 @@ static int stuff(int fd)
 	while (send(fd, byte, sizeof(byte), MSG_DONTWAIT) > 0)
 		count++;
 	CHECK(count > 0);
-	return count;
 }
 
 static uint32_t next_sequence(int fd)
@@ -98,7 +97,7 @@ static uint32_t next_sequence(int fd)
 	do {
 		got = recv(fd, &message, sizeof(message), 0);
 		CHECK(got > 0);
-	} while (got > (ssize_t)sizeof(message.head)); /* stuffing */
+	} while (got > (ssize_t)sizeof(message.head)); /* from fill_buffer() */
 	return message.head.nlmsg_seq;
 }
 
@@ -119,7 +118,7 @@ static void wait_for_answer(void)
 	netlink_worker_clear(&worker);
 }
 
-/* Posts more requests than the ring holds while the kernel reads none: a post that waited would
+/* Posts more requests than the ring holds while the kernel reads none: a post that waits would
  * hang. */
 TEST(posting_never_waits_for_the_kernel)
 {
@@ -127,7 +126,7 @@ TEST(posting_never_waits_for_the_kernel)
 	int fd[2];
 
 	CHECK_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, fd), 0);
-	stuff(fd[0]);
+	fill_buffer(fd[0]);
 	CHECK_EQ(netlink_worker_start(&worker, fd[0], 1, &queries, &queries_lock), 0);
 	for (uint32_t i = 1; i <= ROUNDS * NETLINK_WORKER_MESSAGES_MAX; i++)
 		post(i);
@@ -147,8 +146,8 @@ TEST(posting_never_waits_for_the_kernel)
 	close(fd[1]);
 }
 
-/* Another thread uses the socket meanwhile. When the tables are read, the worker sends a request
- * whose answer wakes the thread that sleeps on the socket. */
+/* The read waits while another thread uses the socket. Afterwards, the worker sends a request whose
+ * answer wakes the thread that waits on the socket. */
 TEST(tables_are_read_in_the_background)
 {
 	struct netlink_message request;
@@ -176,7 +175,7 @@ TEST(tables_are_read_in_the_background)
 	netlink_close(&queries);
 }
 
-static atomic_uint looks;
+static atomic_uint task_runs;
 
 static bool task(void *ctx)
 {
@@ -184,23 +183,23 @@ static bool task(void *ctx)
 	return true;
 }
 
-/* When the task reports a change, the worker sends such a request, too. */
-TEST(the_task_runs_by_itself_and_on_request)
+/* When the task reports a change, the worker sends a request whose answer wakes the waiter. */
+TEST(the_task_runs_periodically_and_on_request)
 {
 	struct netlink_message request;
 	int fd[2];
 
 	memset(&worker, 0, sizeof(worker));
 	worker.task = task;
-	worker.task_ctx = &looks;
+	worker.task_ctx = &task_runs;
 	CHECK_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, fd), 0);
 	CHECK_EQ(netlink_worker_start(&worker, fd[0], 1, &queries, &queries_lock), 0);
-	/* Once without a request, within about a second, and once more on request. */
+	/* First within about a second without a request, then on request. */
 	CHECK(recv(fd[1], &request, sizeof(request), 0) > 0);
-	CHECK(atomic_load(&looks) >= 1);
+	CHECK(atomic_load(&task_runs) >= 1);
 	netlink_worker_run_task(&worker);
 	CHECK(recv(fd[1], &request, sizeof(request), 0) > 0);
-	CHECK(atomic_load(&looks) >= 2);
+	CHECK(atomic_load(&task_runs) >= 2);
 	netlink_worker_stop(&worker);
 	close(fd[0]);
 	close(fd[1]);

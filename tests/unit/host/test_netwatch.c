@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_netwatch.c - a job of another network namespace follows harpd's reports: it never waits for
- * them, and harpd may die, restart, or send invalid messages. harpd is a socket of this process.
+ * test_netwatch.c - a job in another network namespace receives network changes from harpd. It
+ * never blocks on them, and it survives a harpd that dies, restarts, or sends invalid messages.
+ * harpd is a socket of this process.
  */
 #include "host/netwatch.h"
 
@@ -36,13 +37,13 @@ static void harpd_die(void)
 	listener = connection = -1;
 }
 
-static void harpd_say(int fd, void *message, size_t bytes, uint16_t type, uint32_t serial)
+static void harpd_send(int fd, void *message, size_t bytes, uint16_t type, uint32_t serial)
 {
 	*(struct harp_lease_header *)message = lease_header(type, bytes, serial);
 	CHECK_EQ(send(fd, message, bytes, MSG_NOSIGNAL), bytes);
 }
 
-static void harpd_network(uint32_t serial, uint32_t mtu_bytes)
+static void harpd_send_network(uint32_t serial, uint32_t mtu_bytes)
 {
 	struct harp_lease_network network = {
 		.lease_id = LEASE_ID,
@@ -51,11 +52,11 @@ static void harpd_network(uint32_t serial, uint32_t mtu_bytes)
 		.tables = { .address_count = 1, .addresses = { harp_addr_v4(10, 0, 0, 1) } },
 	};
 
-	harpd_say(connection, &network, sizeof(network), HARP_LEASE_NETWORK, serial);
+	harpd_send(connection, &network, sizeof(network), HARP_LEASE_NETWORK, serial);
 }
 
-/* The next message of the job's; its serial. */
-static uint32_t harpd_hears(uint16_t type, void *message, size_t bytes)
+/* Receives the job's next message; returns its serial. */
+static uint32_t harpd_receive(uint16_t type, void *message, size_t bytes)
 {
 	const struct harp_lease_header *header = message;
 
@@ -65,7 +66,7 @@ static uint32_t harpd_hears(uint16_t type, void *message, size_t bytes)
 	return header->serial;
 }
 
-/* HELLO and WATCH come together, and are answered one after the other. */
+/* The job sends HELLO and WATCH together; harpd answers them one after the other. */
 static void harpd_accept(void)
 {
 	struct harp_lease_hello hello;
@@ -75,34 +76,34 @@ static void harpd_accept(void)
 
 	connection = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 	CHECK(connection >= 0);
-	serial = harpd_hears(HARP_LEASE_HELLO, &hello, sizeof(hello));
-	harpd_say(connection, &welcome, sizeof(welcome), HARP_LEASE_WELCOME, serial);
-	serial = harpd_hears(HARP_LEASE_WATCH, &watch, sizeof(watch));
+	serial = harpd_receive(HARP_LEASE_HELLO, &hello, sizeof(hello));
+	harpd_send(connection, &welcome, sizeof(welcome), HARP_LEASE_WELCOME, serial);
+	serial = harpd_receive(HARP_LEASE_WATCH, &watch, sizeof(watch));
 	CHECK_EQ(watch.lease_id, LEASE_ID);
-	harpd_network(serial, 1500);
+	harpd_send_network(serial, 1500);
 }
 
-static void *harpd_serves(void *arg)
+static void *serve_watch(void *arg)
 {
 	harpd_accept();
 	return NULL;
 }
 
-static void *harpd_refuses(void *arg)
+static void *refuse_watch(void *arg)
 {
 	struct harp_lease_refused refused = { .error = ENOENT, .why = "no such\nlease" };
 	struct harp_lease_hello hello;
 	uint32_t serial;
 
 	connection = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-	serial = harpd_hears(HARP_LEASE_HELLO, &hello, sizeof(hello));
-	harpd_say(connection, &refused, sizeof(refused), HARP_LEASE_REFUSED, serial);
+	serial = harpd_receive(HARP_LEASE_HELLO, &hello, sizeof(hello));
+	harpd_send(connection, &refused, sizeof(refused), HARP_LEASE_REFUSED, serial);
 	return NULL;
 }
 
 /* ---- the job --------------------------------------------------------------------------------- */
 
-struct received {
+struct event_counts {
 	unsigned networks, neighbors;
 	uint32_t serial, mtu_bytes;
 	struct harp_lease_neighbor last;
@@ -110,21 +111,21 @@ struct received {
 
 static void count_message(void *ctx, const struct harp_lease_header *header)
 {
-	struct received *received = ctx;
+	struct event_counts *counts = ctx;
 	const struct harp_lease_network *network = (const void *)header;
 	const struct harp_lease_neighbors *neighbors = (const void *)header;
 
-	received->serial = header->serial;
+	counts->serial = header->serial;
 	if (header->type == HARP_LEASE_NETWORK) {
-		received->networks++;
-		received->mtu_bytes = network->mtu_bytes;
+		counts->networks++;
+		counts->mtu_bytes = network->mtu_bytes;
 	} else if (neighbors->count) {
-		received->neighbors += neighbors->count;
-		received->last = neighbors->all[neighbors->count - 1];
+		counts->neighbors += neighbors->count;
+		counts->last = neighbors->all[neighbors->count - 1];
 	}
 }
 
-static struct received received;
+static struct event_counts events;
 static struct netwatch *watch;
 
 static void watch_open(void)
@@ -132,10 +133,10 @@ static void watch_open(void)
 	struct why reason = { .text = why, .size = sizeof(why), .subject = "here" };
 	pthread_t thread;
 
-	memset(&received, 0, sizeof(received));
+	memset(&events, 0, sizeof(events));
 	listener = lease_listen(path, SOCK_SEQPACKET);
-	CHECK_EQ(pthread_create(&thread, NULL, harpd_serves, NULL), 0);
-	CHECK_EQ(netwatch_open(&watch, path, &leased, count_message, &received, &reason), 0);
+	CHECK_EQ(pthread_create(&thread, NULL, serve_watch, NULL), 0);
+	CHECK_EQ(netwatch_open(&watch, path, &leased, count_message, &events, &reason), 0);
 	pthread_join(thread, NULL);
 }
 
@@ -149,7 +150,7 @@ static void watch_close(void)
 BEFORE_EACH(watch_open())
 AFTER_EACH(watch_close())
 
-static bool readable(void)
+static bool is_readable(void)
 {
 	struct pollfd fd = { .fd = watch->fd, .events = POLLIN };
 
@@ -160,22 +161,22 @@ TEST(network_and_neighbor_changes_are_received)
 {
 	struct harp_lease_neighbors message = { .count = 1 };
 
-	CHECK_EQ(received.networks, 1);
-	CHECK(received.serial != 0);
-	CHECK(!readable());
-	CHECK_EQ(netwatch_events(watch, 0, count_message, &received), 0);
-	harpd_network(0, 9000);
+	CHECK_EQ(events.networks, 1);
+	CHECK(events.serial != 0);
+	CHECK(!is_readable());
+	CHECK_EQ(netwatch_events(watch, 0, count_message, &events), 0);
+	harpd_send_network(0, 9000);
 	message.all[0].addr = harp_addr_v4(10, 0, 0, 2);
 	message.all[0].flags = HARP_LEASE_NEIGHBOR_KNOWN;
-	harpd_say(connection, &message, offsetof(struct harp_lease_neighbors, all[1]),
-		  HARP_LEASE_NEIGHBORS, 0);
-	CHECK(readable());
-	CHECK_EQ(netwatch_events(watch, 0, count_message, &received), 0);
-	CHECK_EQ(received.networks, 2);
-	CHECK_EQ(received.mtu_bytes, 9000);
-	CHECK_EQ(received.neighbors, 1);
-	CHECK_EQ(received.last.addr.bytes[15], 2);
-	CHECK(!readable());
+	harpd_send(connection, &message, offsetof(struct harp_lease_neighbors, all[1]),
+		   HARP_LEASE_NEIGHBORS, 0);
+	CHECK(is_readable());
+	CHECK_EQ(netwatch_events(watch, 0, count_message, &events), 0);
+	CHECK_EQ(events.networks, 2);
+	CHECK_EQ(events.mtu_bytes, 9000);
+	CHECK_EQ(events.neighbors, 1);
+	CHECK_EQ(events.last.addr.bytes[15], 2);
+	CHECK(!is_readable());
 }
 
 TEST(neighbor_requests_never_wait)
@@ -190,114 +191,118 @@ TEST(neighbor_requests_never_wait)
 	CHECK_EQ(got.header.type, HARP_LEASE_NEIGHBORS);
 	CHECK_EQ(got.count, 2);
 	CHECK_EQ(got.all[1].flags, HARP_LEASE_NEIGHBOR_WANTED);
-	/* A harpd that reads nothing is not waited for. */
+	/* harpd reads nothing; the job does not wait for it. */
 	while (netwatch_neighbors(watch, &message) == 0)
 		CHECK(sent++ < 100000);
 	CHECK_EQ(netwatch_neighbors(watch, &message), -EAGAIN);
 }
 
-/* It stays lost until harpd is back; it is tried once a second at most, without a wake-up. */
-TEST(a_restarted_harpd_is_found_again)
+/* The job tries to reconnect at most once a second. The descriptor does not wake it for that. */
+TEST(the_job_reconnects_to_a_restarted_harpd)
 {
 	struct harp_lease_neighbors message = { .count = 1 };
 
 	harpd_die();
-	CHECK(readable());
-	CHECK_EQ(netwatch_events(watch, 5 * SECOND, count_message, &received), -ENOTCONN);
+	CHECK(is_readable());
+	CHECK_EQ(netwatch_events(watch, 5 * SECOND, count_message, &events), -ENOTCONN);
 	CHECK(strstr(watch->why, "the connection ended") != NULL);
-	CHECK(!readable());
+	CHECK(!is_readable());
 	CHECK_EQ(netwatch_neighbors(watch, &message), -ENOTCONN);
-	CHECK_EQ(netwatch_events(watch, 6 * SECOND, count_message, &received), -ENOTCONN);
+	CHECK_EQ(netwatch_events(watch, 6 * SECOND, count_message, &events), -ENOTCONN);
 	CHECK(strstr(watch->why, "no such socket") != NULL);
 	listener = lease_listen(path, SOCK_SEQPACKET);
-	CHECK_EQ(netwatch_events(watch, 7 * SECOND - 1, count_message, &received), -ENOTCONN);
-	CHECK_EQ(netwatch_events(watch, 7 * SECOND, count_message, &received), 0);
+	CHECK_EQ(netwatch_events(watch, 7 * SECOND - 1, count_message, &events), -ENOTCONN);
+	CHECK_EQ(netwatch_events(watch, 7 * SECOND, count_message, &events), 0);
 	harpd_accept();
-	CHECK(readable());
-	CHECK_EQ(netwatch_events(watch, 7 * SECOND, count_message, &received), 0);
-	CHECK_EQ(received.networks, 2);
-	CHECK(received.serial != 0);
+	CHECK(is_readable());
+	CHECK_EQ(netwatch_events(watch, 7 * SECOND, count_message, &events), 0);
+	CHECK_EQ(events.networks, 2);
+	CHECK(events.serial != 0);
 	CHECK_EQ(netwatch_neighbors(watch, &message), 0);
 }
 
-/* ---- nonsense -------------------------------------------------------------------------------- */
+/* ---- invalid messages ------------------------------------------------------------------------ */
 
 static union {
 	struct harp_lease_header header;
 	struct harp_lease_network network;
 	struct harp_lease_neighbors neighbors;
 	struct harp_lease_refused refused;
-} lie;
+} message;
 
-static void lie_network(void)
+static void make_network(void)
 {
-	memset(&lie, 0, sizeof(lie));
-	lie.network.link = HARP_LEASE_LINK_UP;
-	lie.network.tables.route_count = 1;
-	lie.network.tables.routes[0].prefix = harp_addr_v4(10, 0, 0, 0);
-	lie.network.tables.routes[0].prefix_len = 8;
+	memset(&message, 0, sizeof(message));
+	message.network.link = HARP_LEASE_LINK_UP;
+	message.network.tables.route_count = 1;
+	message.network.tables.routes[0].prefix = harp_addr_v4(10, 0, 0, 0);
+	message.network.tables.routes[0].prefix_len = 8;
 }
 
-/* The connection ends, the descriptors that came with the message are closed, the job goes on. */
-static void refuses(size_t bytes, uint16_t type, const char *words, int line)
+/* harpd sends `message` with descriptors: the connection and the descriptors are closed. */
+static void check_refused(size_t bytes, uint16_t type, const char *text, int line)
 {
 	unsigned before = fds_open();
 
-	lie.header = lease_header(type, bytes, 0);
-	CHECK_EQ(pass_fds(connection, &lie, bytes, connection, 3), bytes);
-	CHECK_EQ(netwatch_events(watch, 0, count_message, &received), -ENOTCONN);
+	message.header = lease_header(type, bytes, 0);
+	CHECK_EQ(pass_fds(connection, &message, bytes, connection, 3), bytes);
+	CHECK_EQ(netwatch_events(watch, 0, count_message, &events), -ENOTCONN);
 	CHECK_EQ(fds_open(), before - 1);
-	CHECK_EQ(received.networks, 1);
-	if (!strstr(watch->why, words)) {
-		fprintf(stderr, "%d: \"%s\" instead of \"%s\"\n", line, watch->why, words);
+	CHECK_EQ(events.networks, 1);
+	if (!strstr(watch->why, text)) {
+		fprintf(stderr, "%d: \"%s\" does not contain \"%s\"\n", line, watch->why, text);
 		check_failed();
 	}
 	watch_close();
 	watch_open();
 }
 
-/* A NETWORK that is valid but for `change`. */
-#define REFUSES_NETWORK(change)                                                                    \
+/* A NETWORK message that is valid except for `change`. */
+#define INVALID_NETWORK(change)                                                                    \
 	do {                                                                                       \
-		lie_network();                                                                     \
+		make_network();                                                                    \
 		change;                                                                            \
-		refuses(sizeof(lie.network), HARP_LEASE_NETWORK, "type 12 is invalid", __LINE__);  \
+		check_refused(sizeof(message.network), HARP_LEASE_NETWORK, "type 12 is invalid",   \
+			      __LINE__);                                                           \
 	} while (0)
 
 TEST(invalid_messages_end_the_connection)
 {
-	lie_network();
-	refuses(8, HARP_LEASE_NETWORK, "is not harpd", __LINE__);
-	refuses(sizeof(lie.network) - 1, HARP_LEASE_NETWORK, "type 12 is invalid", __LINE__);
-	REFUSES_NETWORK(lie.network.tables.address_count = HARP_LEASE_ADDRESSES_MAX + 1);
-	REFUSES_NETWORK(lie.network.tables.route_count = HARP_LEASE_ROUTES_MAX + 1);
-	REFUSES_NETWORK(lie.network.tables.routes[0].prefix_len = 33);
-	REFUSES_NETWORK(lie.network.tables.routes[0].has_gateway = 1); /* of IPv6 */
-	REFUSES_NETWORK(lie.network.link = 3);
-	memset(&lie, 0, sizeof(lie));
-	lie.neighbors.count = HARP_LEASE_NEIGHBORS_MAX + 1;
-	refuses(sizeof(lie.neighbors), HARP_LEASE_NEIGHBORS, "type 13 is invalid", __LINE__);
-	lie.neighbors.count = 2;
-	refuses(offsetof(struct harp_lease_neighbors, all[1]), HARP_LEASE_NEIGHBORS, "invalid",
-		__LINE__);
-	refuses(sizeof(lie.header), HARP_LEASE_LEASED, "type 4 is invalid", __LINE__);
-	memset(&lie, 0, sizeof(lie));
-	lie.refused.error = ENOENT;
-	strcpy(lie.refused.why, "the lease is over");
-	refuses(sizeof(lie.refused), HARP_LEASE_REFUSED, "harpd refuses: the lease is over",
-		__LINE__);
+	make_network();
+	check_refused(8, HARP_LEASE_NETWORK, "is not harpd", __LINE__);
+	check_refused(sizeof(message.network) - 1, HARP_LEASE_NETWORK, "type 12 is invalid",
+		      __LINE__);
+	INVALID_NETWORK(message.network.tables.address_count = HARP_LEASE_ADDRESSES_MAX + 1);
+	INVALID_NETWORK(message.network.tables.route_count = HARP_LEASE_ROUTES_MAX + 1);
+	INVALID_NETWORK(message.network.tables.routes[0].prefix_len = 33);
+	INVALID_NETWORK(message.network.tables.routes[0].has_gateway =
+				1); /* the gateway is an IPv6 address */
+	INVALID_NETWORK(message.network.link = 3);
+	memset(&message, 0, sizeof(message));
+	message.neighbors.count = HARP_LEASE_NEIGHBORS_MAX + 1;
+	check_refused(sizeof(message.neighbors), HARP_LEASE_NEIGHBORS, "type 13 is invalid",
+		      __LINE__);
+	message.neighbors.count = 2;
+	check_refused(offsetof(struct harp_lease_neighbors, all[1]), HARP_LEASE_NEIGHBORS,
+		      "invalid", __LINE__);
+	check_refused(sizeof(message.header), HARP_LEASE_LEASED, "type 4 is invalid", __LINE__);
+	memset(&message, 0, sizeof(message));
+	message.refused.error = ENOENT;
+	strcpy(message.refused.why, "the lease is over");
+	check_refused(sizeof(message.refused), HARP_LEASE_REFUSED,
+		      "harpd refuses: the lease is over", __LINE__);
 }
 
-/* A valid message is accepted; descriptors that came with it are closed. */
+/* A valid message is accepted, and its descriptors are closed. */
 TEST(unexpected_descriptors_are_closed)
 {
 	unsigned before = fds_open();
 
-	lie_network();
-	lie.header = lease_header(HARP_LEASE_NETWORK, sizeof(lie.network), 0);
-	CHECK_EQ(pass_fds(connection, &lie, sizeof(lie.network), connection, 5),
-		 sizeof(lie.network));
-	CHECK_EQ(netwatch_events(watch, 0, count_message, &received), 0);
+	make_network();
+	message.header = lease_header(HARP_LEASE_NETWORK, sizeof(message.network), 0);
+	CHECK_EQ(pass_fds(connection, &message, sizeof(message.network), connection, 5),
+		 sizeof(message.network));
+	CHECK_EQ(netwatch_events(watch, 0, count_message, &events), 0);
 	CHECK_EQ(fds_open(), before);
 }
 
@@ -309,12 +314,12 @@ TEST(a_failed_open_gives_the_reason)
 
 	watch_close();
 	before = fds_open();
-	CHECK_EQ(netwatch_open(&watch, path, &leased, count_message, &received, &reason), -ENOENT);
+	CHECK_EQ(netwatch_open(&watch, path, &leased, count_message, &events, &reason), -ENOENT);
 	CHECK(!watch);
 	CHECK(strncmp(why, "here: no such socket", 20) == 0);
 	listener = lease_listen(path, SOCK_SEQPACKET);
-	CHECK_EQ(pthread_create(&thread, NULL, harpd_refuses, NULL), 0);
-	CHECK_EQ(netwatch_open(&watch, path, &leased, count_message, &received, &reason), -ENOENT);
+	CHECK_EQ(pthread_create(&thread, NULL, refuse_watch, NULL), 0);
+	CHECK_EQ(netwatch_open(&watch, path, &leased, count_message, &events, &reason), -ENOENT);
 	pthread_join(thread, NULL);
 	CHECK(!watch);
 	CHECK_STR(why, "here: harpd refuses: no such?lease");
@@ -329,8 +334,8 @@ struct route_script {
 	uint32_t mtu_bytes;
 };
 
-/* One conversation: HELLO, ROUTE. */
-static void *harpd_routes(void *arg)
+/* Serves one connection: HELLO, ROUTE. */
+static void *serve_route(void *arg)
 {
 	const struct route_script *script = arg;
 	struct harp_lease_hello hello;
@@ -343,11 +348,11 @@ static void *harpd_routes(void *arg)
 	int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 
 	CHECK_EQ(recv(fd, &hello, sizeof(hello), 0), sizeof(hello));
-	harpd_say(fd, &welcome, sizeof(welcome), HARP_LEASE_WELCOME, hello.header.serial);
+	harpd_send(fd, &welcome, sizeof(welcome), HARP_LEASE_WELCOME, hello.header.serial);
 	CHECK_EQ(recv(fd, &query, sizeof(query), 0), sizeof(query));
 	CHECK_EQ(query.header.type, HARP_LEASE_ROUTE);
 	CHECK_EQ(query.lease_id, LEASE_ID);
-	harpd_say(fd, &routed, sizeof(routed), HARP_LEASE_ROUTED, query.header.serial);
+	harpd_send(fd, &routed, sizeof(routed), HARP_LEASE_ROUTED, query.header.serial);
 	close(fd);
 	return NULL;
 }
@@ -359,14 +364,14 @@ static int route(uint8_t last, struct route_script *script, struct harp_host_rou
 	int rc;
 
 	if (script)
-		CHECK_EQ(pthread_create(&thread, NULL, harpd_routes, script), 0);
+		CHECK_EQ(pthread_create(&thread, NULL, serve_route, script), 0);
 	rc = netwatch_route(watch, &dst, out);
 	if (script)
 		pthread_join(thread, NULL);
 	return rc;
 }
 
-/* An answer is cached for a while, and for as long as harpd does not answer. */
+/* A route is cached for a while. While harpd does not answer, the job uses an expired one. */
 TEST(routes_are_cached_while_harpd_is_away)
 {
 	struct route_script script = { .mtu_bytes = 1400 };
@@ -376,7 +381,7 @@ TEST(routes_are_cached_while_harpd_is_away)
 	CHECK_EQ(out.mtu_bytes, 1400);
 	CHECK_EQ(out.ifindex, 7);
 	CHECK_STR(out.ifname, "eth1?[31m");
-	CHECK_EQ(route(1, NULL, &out), 0); /* without a request */
+	CHECK_EQ(route(1, NULL, &out), 0); /* from the cache */
 	watch->routes[0].fresh_ns = 0;
 	script.error = ENETUNREACH;
 	CHECK_EQ(route(1, &script, &out), -ENETUNREACH);
@@ -403,7 +408,7 @@ TEST(the_oldest_route_is_replaced)
 	CHECK_EQ(route(NETWATCH_ROUTES_MAX + 2, NULL, &out), 0);
 	CHECK_EQ(route(3, NULL, &out), 0);
 	harpd_die();
-	CHECK_EQ(route(0, NULL, &out), -ENOENT); /* the oldest made room */
+	CHECK_EQ(route(0, NULL, &out), -ENOENT); /* the oldest was replaced */
 }
 
 int main(void)

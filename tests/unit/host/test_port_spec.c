@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_port_spec.c - the text of a DPDK port: parsed, refused with a reason, formatted. A port that
- * carries the default route is refused unless its text allows it: in a network namespace whose default
- * route leaves by lo, with PCI devices in a folder of the test.
+ * test_port_spec.c - the text of a DPDK port is parsed, refused with a reason, or formatted. A port
+ * whose interface has the default route is refused unless the text allows it. For that, the default
+ * route of a network namespace is set to lo, and a folder replaces the PCI devices of /sys.
  */
 #include <errno.h>
 #include <sched.h>
@@ -18,17 +18,17 @@
 
 static struct harp_port_spec parse(const char *text)
 {
-	struct harp_port_spec spec, again;
-	char why[320], back[HARP_PORT_TEXT_MAX];
+	struct harp_port_spec spec, copy;
+	char why[320], formatted[HARP_PORT_TEXT_MAX];
 	int rc = harp_port_spec_parse(text, &spec, why, sizeof(why));
 
 	if (rc)
 		fprintf(stderr, "%s: %s\n", text, why);
 	CHECK_EQ(rc, 0);
 	CHECK_STR(why, "");
-	CHECK(harp_port_spec_format(&spec, back, sizeof(back)) > 0);
-	CHECK_EQ(harp_port_spec_parse(back, &again, NULL, 0), 0);
-	CHECK(memcmp(&spec, &again, sizeof(spec)) == 0);
+	CHECK(harp_port_spec_format(&spec, formatted, sizeof(formatted)) > 0);
+	CHECK_EQ(harp_port_spec_parse(formatted, &copy, NULL, 0), 0);
+	CHECK(memcmp(&spec, &copy, sizeof(spec)) == 0);
 	return spec;
 }
 
@@ -51,7 +51,7 @@ TEST(a_device_alone_has_defaults)
 	CHECK(memcmp(&spec, &zero, sizeof(spec)) == 0);
 }
 
-TEST(every_key_is_read)
+TEST(every_key_is_parsed)
 {
 	struct harp_port_spec spec = parse(
 		"net_memif0,role=client,id=0,socket=/run/m.sock;ip=10.9.0.1/24;ip=fd00:9::1/64;"
@@ -86,17 +86,17 @@ TEST(a_long_device_gives_a_short_name)
 	CHECK_STR(spec.name, "a_device_with_a");
 }
 
-/* The text is refused, and the reason contains these words. */
-static void refused(const char *text, const char *words)
+/* The port's text is refused, and the error contains `reason`. */
+static void check_refused(const char *text, const char *reason)
 {
 	struct harp_port_spec spec, zero = { .queues = 1 };
 	char why[320] = "";
 
 	memset(&spec, 0xa5, sizeof(spec));
 	CHECK_EQ(harp_port_spec_parse(text, &spec, why, sizeof(why)), -EINVAL);
-	if (!strstr(why, words))
-		fprintf(stderr, "%s: \"%s\" lacks \"%s\"\n", text, why, words);
-	CHECK(strstr(why, words) != NULL);
+	if (!strstr(why, reason))
+		fprintf(stderr, "%s: \"%s\" does not contain \"%s\"\n", text, why, reason);
+	CHECK(strstr(why, reason) != NULL);
 	CHECK(strncmp(why, "DPDK port ", 10) == 0);
 	CHECK(!strchr(why, '\n'));
 	CHECK(memcmp(&spec, &zero, sizeof(spec)) == 0);
@@ -168,13 +168,13 @@ TEST(invalid_texts_are_refused)
 	};
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
-		refused(cases[i][0], cases[i][1]);
+		check_refused(cases[i][0], cases[i][1]);
 }
 
-TEST(tables_are_bounded)
+TEST(addresses_and_routes_are_bounded)
 {
-	char text[HARP_PORT_TEXT_MAX], back[HARP_PORT_TEXT_MAX];
-	struct harp_port_spec spec, again;
+	char text[HARP_PORT_TEXT_MAX], formatted[HARP_PORT_TEXT_MAX];
+	struct harp_port_spec spec, copy;
 	size_t len = (size_t)snprintf(text, sizeof(text), "net_tap0,iface=dtap0");
 	int used;
 
@@ -186,42 +186,42 @@ TEST(tables_are_bounded)
 	spec = parse(text);
 	CHECK_EQ(spec.address_count, HARP_PORT_ADDRESSES_MAX);
 	CHECK_EQ(spec.route_count, HARP_PORT_ROUTES_MAX);
-	used = harp_port_spec_format(&spec, back, sizeof(back));
-	CHECK_EQ(used, (int)strlen(back));
-	again = parse(back);
-	CHECK(memcmp(&spec, &again, sizeof(spec)) == 0);
-	CHECK_EQ(harp_port_spec_format(&spec, back, (size_t)used + 1), used);
+	used = harp_port_spec_format(&spec, formatted, sizeof(formatted));
+	CHECK_EQ(used, (int)strlen(formatted));
+	copy = parse(formatted);
+	CHECK(memcmp(&spec, &copy, sizeof(spec)) == 0);
+	CHECK_EQ(harp_port_spec_format(&spec, formatted, (size_t)used + 1), used);
 	for (size_t size = 0; size <= (size_t)used; size++)
-		CHECK_EQ(harp_port_spec_format(&spec, back, size), -ENOSPC);
+		CHECK_EQ(harp_port_spec_format(&spec, formatted, size), -ENOSPC);
 	snprintf(text + len, sizeof(text) - len, ";ip=fd99::1/64");
-	refused(text, "ip=fd99::1/64: a port has at most 15 addresses");
+	check_refused(text, "ip=fd99::1/64: a port has at most 15 addresses");
 	snprintf(text + len, sizeof(text) - len, ";route=fd99::/32@fe80::1");
-	refused(text, "a port has at most 32 routes");
+	check_refused(text, "a port has at most 32 routes");
 }
 
 TEST(lengths_are_bounded)
 {
-	static char text[HARP_PORT_TEXT_MAX + 64], back[HARP_PORT_TEXT_MAX];
+	static char text[HARP_PORT_TEXT_MAX + 64], formatted[HARP_PORT_TEXT_MAX];
 	struct harp_port_spec spec;
 
 	memset(text, 'd', HARP_PORT_DEVICE_MAX - 1);
 	spec = parse(text);
 	CHECK_EQ(strlen(spec.device), HARP_PORT_DEVICE_MAX - 1u);
-	CHECK(harp_port_spec_format(&spec, back, sizeof(back)) > 0);
+	CHECK(harp_port_spec_format(&spec, formatted, sizeof(formatted)) > 0);
 	text[HARP_PORT_DEVICE_MAX - 1] = 'd';
-	refused(text, "a device of 1 to 511 bytes");
+	check_refused(text, "a device of 1 to 511 bytes");
 	memset(text, 'd', HARP_PORT_TEXT_MAX);
-	refused(text, "the text has more than 8191 bytes");
+	check_refused(text, "the text has more than 8191 bytes");
 }
 
 /* ---- ports of the default route -------------------------------------------------------------- */
 
 static char folder[] = "/tmp/harp-test-take-XXXXXX";
 static char why[512];
-static bool in_namespace; /* of our own, which needs root */
+static bool in_namespace; /* this process has its own network namespace, which needs root */
 
-/* A PCI device with that interface; NULL: bound to vfio-pci. */
-static void pci(const char *address, const char *ifname)
+/* Creates a PCI device with an interface; NULL: bound to vfio-pci. */
+static void create_pci(const char *address, const char *ifname)
 {
 	char path[256];
 
@@ -235,12 +235,12 @@ static void pci(const char *address, const char *ifname)
 	CHECK_EQ(mkdir(path, 0755), 0);
 }
 
-static int take(const char *text)
+static int check_take(const char *text)
 {
 	struct harp_port_spec spec;
 
 	CHECK_EQ(harp_port_spec_parse(text, &spec, why, sizeof(why)), 0);
-	strcpy(why, "as before");
+	strcpy(why, "unchanged");
 	return dpdk_take_check_at(&spec, folder, why, sizeof(why));
 }
 
@@ -248,32 +248,32 @@ TEST(a_pci_port_of_the_default_route_is_refused)
 {
 	if (!in_namespace)
 		return;
-	CHECK_EQ(take("0000:00:06.0,txq_inline=64;ip=10.0.0.1/8"), -EBUSY);
+	CHECK_EQ(check_take("0000:00:06.0,txq_inline=64;ip=10.0.0.1/8"), -EBUSY);
 	CHECK(!strncmp(why, "0000:00:06.0: ", 14));
 	CHECK(strstr(why, "interface lo") && strstr(why, "take=default-route"));
-	CHECK_EQ(take("00:06.0;name=a"), -EBUSY);
-	CHECK_EQ(take("0000:00:06.0;take=default-route"), 0);
+	CHECK_EQ(check_take("00:06.0;name=a"), -EBUSY);
+	CHECK_EQ(check_take("0000:00:06.0;take=default-route"), 0);
 	CHECK_STR(why, "");
-	CHECK_EQ(take("0000:00:07.0"), 0); /* another interface */
-	CHECK_EQ(take("0000:00:08.0"), 0); /* bound to vfio-pci */
-	CHECK_EQ(take("0000:00:09.0"), 0); /* not there: DPDK says it better */
-	CHECK_EQ(take("0000:00:06.00;name=a"), -EBUSY);
+	CHECK_EQ(check_take("0000:00:07.0"), 0); /* another interface */
+	CHECK_EQ(check_take("0000:00:08.0"), 0); /* bound to vfio-pci */
+	CHECK_EQ(check_take("0000:00:09.0"), 0); /* no such device: DPDK reports it */
+	CHECK_EQ(check_take("0000:00:06.00;name=a"), -EBUSY);
 }
 
 TEST(a_virtual_port_of_the_default_route_is_refused)
 {
 	if (!in_namespace)
 		return;
-	CHECK_EQ(take("net_af_packet0,iface=lo"), -EBUSY);
+	CHECK_EQ(check_take("net_af_packet0,iface=lo"), -EBUSY);
 	CHECK(!strncmp(why, "net_af_packet0: ", 16));
-	CHECK_EQ(take("net_af_xdp1,start_queue=0,iface=lo,queue_count=1"), -EBUSY);
-	CHECK_EQ(take("net_pcap0,rx_iface=lo"), -EBUSY);
-	CHECK_EQ(take("net_tap0,iface=dtap0,remote=lo"), -EBUSY);
-	CHECK_EQ(take("net_af_packet0,iface=lo;take=default-route"), 0);
-	CHECK_EQ(take("net_af_packet0,iface=nosuch0"), 0);
-	CHECK_EQ(take("net_af_packet0,iface=lo0123456789abcdef"), 0);
-	CHECK_EQ(take("net_memif0,role=client,id=0,socket=/run/lo"), 0);
-	CHECK_EQ(take("net_pcap0,rx_pcap=lo,,=,iface"), 0);
+	CHECK_EQ(check_take("net_af_xdp1,start_queue=0,iface=lo,queue_count=1"), -EBUSY);
+	CHECK_EQ(check_take("net_pcap0,rx_iface=lo"), -EBUSY);
+	CHECK_EQ(check_take("net_tap0,iface=dtap0,remote=lo"), -EBUSY);
+	CHECK_EQ(check_take("net_af_packet0,iface=lo;take=default-route"), 0);
+	CHECK_EQ(check_take("net_af_packet0,iface=nosuch0"), 0);
+	CHECK_EQ(check_take("net_af_packet0,iface=lo0123456789abcdef"), 0);
+	CHECK_EQ(check_take("net_memif0,role=client,id=0,socket=/run/lo"), 0);
+	CHECK_EQ(check_take("net_pcap0,rx_pcap=lo,,=,iface"), 0);
 }
 
 int main(void)
@@ -283,17 +283,17 @@ int main(void)
 	in_namespace = unshare(CLONE_NEWNET) == 0;
 	if (in_namespace) {
 		CHECK(mkdtemp(folder) != NULL);
-		pci("0000:00:06.0", "lo");
-		pci("0000:00:07.0", "eth9");
-		pci("0000:00:08.0", NULL);
-		CHECK_EQ(take("0000:00:06.0"), 0); /* no default route yet */
+		create_pci("0000:00:06.0", "lo");
+		create_pci("0000:00:07.0", "eth9");
+		create_pci("0000:00:08.0", NULL);
+		CHECK_EQ(check_take("0000:00:06.0"), 0); /* no default route yet */
 		CHECK_EQ(system("ip link set lo up && ip route add default dev lo"), 0);
 	}
 	check_run();
 	if (in_namespace) {
 		CHECK_EQ(system("ip route del default dev lo && ip -6 route add default dev lo"),
 			 0);
-		CHECK_EQ(take("0000:00:06.0"), -EBUSY);
+		CHECK_EQ(check_take("0000:00:06.0"), -EBUSY);
 		snprintf(command, sizeof(command), "rm -r %s", folder);
 		CHECK_EQ(system(command), 0);
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_rss.c - the Toeplitz hash by its published vectors; the RSS rules that drivers report and
+/* test_rss.c - the published vectors of the Toeplitz hash, and RSS rules that drivers report or
  * operators set. */
 #include <errno.h>
 #include <linux/ethtool.h>
@@ -36,18 +36,19 @@ static const struct {
 };
 #define PUBLISHED_COUNT (sizeof(published) / sizeof(published[0]))
 
-static struct harp_endpoint end(const char *address, uint16_t port)
+static struct harp_endpoint endpoint(const char *address, uint16_t port)
 {
-	struct harp_endpoint made = { .port = port };
+	struct harp_endpoint ep = { .port = port };
 
-	CHECK_EQ(harp_addr_parse(address, &made.addr), 0);
-	return made;
+	CHECK_EQ(harp_addr_parse(address, &ep.addr), 0);
+	return ep;
 }
 
 TEST(the_hash_of_addresses_is_as_published)
 {
 	for (unsigned i = 0; i < PUBLISHED_COUNT; i++) {
-		struct harp_endpoint to = end(published[i].to, 0), from = end(published[i].from, 0);
+		struct harp_endpoint to = endpoint(published[i].to, 0),
+				     from = endpoint(published[i].from, 0);
 		size_t skip = harp_addr_is_v4(&to.addr) ? 12 : 0;
 		uint8_t input[32];
 
@@ -58,8 +59,8 @@ TEST(the_hash_of_addresses_is_as_published)
 	}
 }
 
-/* A table whose entries are their own indices shows the hash modulo its size; several sizes show
- * more bits. */
+/* If each table entry is its own index, the queue is the hash modulo the table size. Several sizes
+ * check more bits. */
 TEST(the_hash_of_ports_is_as_published)
 {
 	static const uint32_t sizes[] = { 512, 509, 503, 128, 1 };
@@ -69,8 +70,8 @@ TEST(the_hash_of_ports_is_as_published)
 	for (unsigned i = 0; i < HARP_RSS_TABLE_MAX; i++)
 		rss.table[i] = (uint16_t)i;
 	for (unsigned i = 0; i < PUBLISHED_COUNT; i++) {
-		struct harp_endpoint to = end(published[i].to, published[i].to_port);
-		struct harp_endpoint from = end(published[i].from, published[i].from_port);
+		struct harp_endpoint to = endpoint(published[i].to, published[i].to_port);
+		struct harp_endpoint from = endpoint(published[i].from, published[i].from_port);
 
 		for (unsigned j = 0; j < sizeof(sizes) / sizeof(sizes[0]); j++) {
 			rss.table_count = sizes[j];
@@ -80,16 +81,16 @@ TEST(the_hash_of_ports_is_as_published)
 	}
 }
 
-TEST(unknown_rules_give_no_queue)
+TEST(unusable_rules_give_no_queue)
 {
-	struct harp_endpoint v4 = end("10.0.0.1", 1), v6 = end("fd00::1", 1);
+	struct harp_endpoint v4 = endpoint("10.0.0.1", 1), v6 = endpoint("fd00::1", 1);
 	struct harp_rss rss = { .kind = HARP_RSS_UNKNOWN, .queues = 4 };
 
 	CHECK_EQ(harp_rss_queue(&rss, &v4, &v4), -ENOTSUP);
 	rss.kind = HARP_RSS_NONE;
 	CHECK_EQ(harp_rss_queue(&rss, &v4, &v4), 0);
 	CHECK_EQ(harp_rss_queue(&rss, &v4, &v6), -EINVAL);
-	/* A rule from a peer is used only if it can be computed. */
+	/* A rule from a peer is used only if it is valid. */
 	CHECK_EQ(harp_rss_parse("toeplitz:" PUBLISHED_TEXT, 4, &rss), 0);
 	CHECK(harp_rss_queue(&rss, &v4, &v4) >= 0);
 	rss.table_count = 0;
@@ -129,7 +130,7 @@ static struct rss_answers good_answers(void)
 	};
 }
 
-static uint32_t decided(const struct rss_answers *answers)
+static uint32_t rule_kind(const struct rss_answers *answers)
 {
 	struct harp_rss rss;
 
@@ -150,9 +151,9 @@ TEST(a_complete_rule_is_used)
 	CHECK_EQ(rss.table[127], 7);
 	CHECK_EQ(rss.key_bytes, 40);
 	CHECK_MEM(rss.key, published_key, 40);
-	/* Which fields of TCP are hashed many drivers do not say: all four are the rule. */
+	/* Many drivers do not report the hashed fields: then all four are assumed. */
 	answers.fields_v4 = answers.fields_v6 = 0;
-	CHECK_EQ(decided(&answers), HARP_RSS_TOEPLITZ);
+	CHECK_EQ(rule_kind(&answers), HARP_RSS_TOEPLITZ);
 }
 
 TEST(one_queue_needs_no_rule)
@@ -160,29 +161,29 @@ TEST(one_queue_needs_no_rule)
 	struct rss_answers answers = good_answers();
 
 	answers.queues = 1;
-	CHECK_EQ(decided(&answers), HARP_RSS_NONE);
+	CHECK_EQ(rule_kind(&answers), HARP_RSS_NONE);
 	answers.queues = 0;
-	CHECK_EQ(decided(&answers), HARP_RSS_NONE);
+	CHECK_EQ(rule_kind(&answers), HARP_RSS_NONE);
 }
 
-TEST(other_rules_are_unknown)
+TEST(unsupported_rules_are_unknown)
 {
-	struct rss_answers other[7];
+	struct rss_answers bad[7];
 
-	for (unsigned i = 0; i < ARRAY_SIZE(other); i++)
-		other[i] = good_answers();
-	other[0].spreads = false;
-	other[1].function = 2;  /* XOR */
-	other[2].transform = 1; /* symmetric */
-	other[3].fields_v4 = RXH_IP_SRC | RXH_IP_DST;
-	other[4].fields_v6 = ALL_FIELDS | RXH_VLAN;
-	other[5].key_bytes = 39;
-	other[6].table_count = 0;
-	for (unsigned i = 0; i < ARRAY_SIZE(other); i++)
-		CHECK_EQ(decided(&other[i]), HARP_RSS_UNKNOWN);
-	other[0] = good_answers();
+	for (unsigned i = 0; i < ARRAY_SIZE(bad); i++)
+		bad[i] = good_answers();
+	bad[0].spreads = false;
+	bad[1].function = 2;  /* XOR */
+	bad[2].transform = 1; /* symmetric */
+	bad[3].fields_v4 = RXH_IP_SRC | RXH_IP_DST;
+	bad[4].fields_v6 = ALL_FIELDS | RXH_VLAN;
+	bad[5].key_bytes = 39;
+	bad[6].table_count = 0;
+	for (unsigned i = 0; i < ARRAY_SIZE(bad); i++)
+		CHECK_EQ(rule_kind(&bad[i]), HARP_RSS_UNKNOWN);
+	bad[0] = good_answers();
 	table[5] = 8; /* no such queue */
-	CHECK_EQ(decided(&other[0]), HARP_RSS_UNKNOWN);
+	CHECK_EQ(rule_kind(&bad[0]), HARP_RSS_UNKNOWN);
 }
 
 TEST(a_large_table_must_repeat)
@@ -194,14 +195,14 @@ TEST(a_large_table_must_repeat)
 	rss_from_answers(&answers, &rss);
 	CHECK_EQ(rss.kind, HARP_RSS_TOEPLITZ);
 	CHECK_EQ(rss.table_count, HARP_RSS_TABLE_MAX);
-	table[2047] = 0; /* no longer a repetition */
-	CHECK_EQ(decided(&answers), HARP_RSS_UNKNOWN);
+	table[2047] = 0; /* breaks the repetition */
+	CHECK_EQ(rule_kind(&answers), HARP_RSS_UNKNOWN);
 	answers = good_answers();
 	answers.table_count = 513;
-	CHECK_EQ(decided(&answers), HARP_RSS_UNKNOWN);
+	CHECK_EQ(rule_kind(&answers), HARP_RSS_UNKNOWN);
 }
 
-TEST(a_long_key_is_cut)
+TEST(a_long_key_is_truncated)
 {
 	static const uint8_t key[100] = { 1, 2, 3 };
 	struct rss_answers answers = good_answers();
@@ -214,7 +215,7 @@ TEST(a_long_key_is_cut)
 	CHECK_EQ(rss.key_bytes, HARP_RSS_KEY_MAX);
 }
 
-TEST(an_interface_is_asked)
+TEST(the_rule_of_an_interface_is_read)
 {
 	struct harp_rss rss;
 
@@ -228,7 +229,7 @@ TEST(an_interface_is_asked)
 
 /* ---- operators ------------------------------------------------------------------------------- */
 
-TEST(an_operator_s_rule_is_parsed)
+TEST(a_configured_rule_is_parsed)
 {
 	struct harp_rss rss;
 
@@ -248,7 +249,7 @@ TEST(an_operator_s_rule_is_parsed)
 	CHECK_EQ(rss.table_count, 3);
 	CHECK_EQ(rss.table[0], 3);
 	CHECK_EQ(rss.table[2], 2);
-	/* One queue is one queue. */
+	/* One queue needs no rule. */
 	CHECK_EQ(harp_rss_parse("unknown", 1, &rss), 0);
 	CHECK_EQ(rss.kind, HARP_RSS_NONE);
 	CHECK_EQ(harp_rss_parse("toeplitz:" PUBLISHED_TEXT, 0, &rss), 0);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_capture.c - the ring keeps the newest packets whole. With an argument: writes a sample
- * there, by which tests/python/test_capture.py checks the format with other readers.
+ * test_capture.c - the ring keeps the newest packets, each complete. With an argument, the program
+ * writes a sample to that file; tests/python/test_capture.py reads it with other tools.
  */
 #include "nic/capture.h"
 
@@ -42,15 +42,15 @@ static size_t write_and_read(const struct capture *c)
 	return (size_t)n;
 }
 
-/* One packet block: number i of a test that sent packets of pattern i. Returns its size. */
+/* Checks the block of packet i, whose bytes are i, i + 1, ...; returns the size of the block. */
 static uint32_t check_packet(size_t at, uint32_t i, uint32_t len, uint32_t snap)
 {
-	uint32_t kept = len < snap ? len : snap;
+	uint32_t captured = len < snap ? len : snap;
 
 	CHECK_EQ(u32_at(at), 6);
-	CHECK_EQ(u32_at(at + 20), kept);
+	CHECK_EQ(u32_at(at + 20), captured);
 	CHECK_EQ(u32_at(at + 24), len);
-	for (uint32_t k = 0; k < kept && !check_failures; k++)
+	for (uint32_t k = 0; k < captured && !check_failures; k++)
 		CHECK_EQ(file[at + 28 + k], (uint8_t)(i + k));
 	return u32_at(at + 4);
 }
@@ -63,19 +63,19 @@ static uint32_t length_of(uint32_t i)
 	return 1 + rng_below(&rng, rng_below(&rng, 2) ? 100 : 3000);
 }
 
-/* Packet i, over up to three frames. */
-static void put(struct capture *c, uint32_t i)
+/* Captures packet i, which has up to three frames. */
+static void capture(struct capture *c, uint32_t i)
 {
 	static uint8_t bytes[3000];
 	uint32_t len = length_of(i), a = len / 3, b = len / 5;
 	struct frame third = { .pub = { bytes + a + b, len - a - b, 0 } };
 	struct frame second = { .pub = { bytes + a, b, 0 }, .frag = &third };
-	/* The packet begins in the first frame's headroom. */
+	/* The first half of the first piece is in the headroom. */
 	struct frame first = { .pub = { bytes + a / 2, a - a / 2, 0 }, .frag = &second };
 	struct frame whole = { .pub = { bytes + len / 2, len - len / 2, 0 } };
-	/* A GSO packet: the headers of the packets behind the first take no bytes of it. */
-	struct frame behind = { .pub = { NULL, 0, 0 }, .frag = &second };
-	struct frame gso = { .pub = { bytes + a / 2, a - a / 2, 0 }, .next = &behind };
+	/* In a GSO packet, the header frames of the later packets are empty. */
+	struct frame empty = { .pub = { NULL, 0, 0 }, .frag = &second };
+	struct frame gso = { .pub = { bytes + a / 2, a - a / 2, 0 }, .next = &empty };
 
 	for (uint32_t k = 0; k < len; k++)
 		bytes[k] = (uint8_t)(i + k);
@@ -93,10 +93,10 @@ static void test_ring(size_t ring_bytes, uint32_t snap_len, uint32_t packets)
 
 	CHECK_EQ(capture_create(&c, ring_bytes, snap_len), 0);
 	for (uint32_t i = 0; i < packets; i++)
-		put(c, i);
+		capture(c, i);
 	CHECK_EQ(capture_count(c) + capture_dropped(c), packets);
-	size_t size = write_and_read(c), at = u32_at(4); /* behind the section block */
-	uint32_t i = (uint32_t)capture_dropped(c);       /* the newest are kept, the oldest first */
+	size_t size = write_and_read(c), at = u32_at(4); /* after the section block */
+	uint32_t i = (uint32_t)capture_dropped(c);       /* the oldest packet that was kept */
 
 	at += u32_at(at + 4); /* and the interface block */
 	if (ring_bytes < 100000)
@@ -115,7 +115,7 @@ TEST(a_failed_write_keeps_the_packets)
 	CHECK_EQ(capture_create(&c, 10, 0), -EINVAL);
 	capture_destroy(NULL);
 	CHECK_EQ(capture_create(&c, 100000, 0), 0);
-	put(c, 1);
+	capture(c, 1);
 	CHECK_EQ(capture_write(c, -1, "x", 0), -EBADF);
 	int full = open("/dev/full", O_WRONLY | O_CLOEXEC);
 
@@ -123,7 +123,7 @@ TEST(a_failed_write_keeps_the_packets)
 		CHECK_EQ(capture_write(c, full, "x", 0), -ENOSPC);
 		close(full);
 	}
-	CHECK_EQ(capture_count(c), 1); /* still there for another try */
+	CHECK_EQ(capture_count(c), 1); /* kept for a retry */
 	capture_destroy(c);
 }
 
@@ -135,7 +135,7 @@ static int write_sample(const char *path)
 	if (fd < 0 || capture_create(&c, 1u << 20, 0))
 		return 1;
 	for (uint32_t i = 0; i < 20; i++)
-		put(c, i);
+		capture(c, i);
 	err = capture_write(c, fd, "wire0", WALL_OFFSET_NS);
 	capture_destroy(c);
 	close(fd);

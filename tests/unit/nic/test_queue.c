@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_queue.c - an AF_XDP queue is made without being mapped, and adopted only when the kernel
- * agrees with its description. On the loopback interface of a network namespace of its own: as
- * root, else skipped.
+ * test_queue.c - an AF_XDP queue is created without mapping its memory. It is adopted only if the
+ * kernel confirms its description. The test needs root for a network namespace, whose loopback
+ * interface has the queue.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -21,7 +21,7 @@
 
 static char why[320];
 
-static int make(struct harp_queue *queue, uint32_t huge_pages)
+static int create(struct harp_queue *queue, uint32_t huge_pages)
 {
 	const struct harp_af_xdp_options opt = {
 		.size = sizeof(opt),
@@ -30,13 +30,13 @@ static int make(struct harp_queue *queue, uint32_t huge_pages)
 		.ring_size = 512,
 		.copy_mode = 1,
 		.huge_pages = huge_pages,
-		.bind_retry_ms = 60000, /* the kernel frees a queue with delay */
+		.bind_retry_ms = 60000, /* the kernel frees a queue after a delay */
 	};
 
 	return harp_queue_make(queue, &opt, why, sizeof(why));
 }
 
-/* Adopts and destroys; the queue's descriptors are closed in any case. */
+/* Adopts the queue and destroys the NIC. On an error, too, the queue's descriptors are closed. */
 static int adopt(const struct harp_queue *queue)
 {
 	struct harp_nic *nic;
@@ -47,34 +47,34 @@ static int adopt(const struct harp_queue *queue)
 	return rc;
 }
 
-static bool mapped(const char *name)
+static bool is_mapped(const char *name)
 {
 	char line[512];
 	FILE *maps = fopen("/proc/self/maps", "re");
-	bool found = false;
+	bool is_present = false;
 
 	while (maps && fgets(line, sizeof(line), maps))
-		found |= strstr(line, name) != NULL;
+		is_present |= strstr(line, name) != NULL;
 	if (maps)
 		fclose(maps);
-	return found;
+	return is_present;
 }
 
-TEST(a_queue_is_made_without_being_mapped)
+TEST(a_queue_is_created_without_a_mapping)
 {
 	struct harp_queue queue;
 	unsigned before = fds_open();
 
-	CHECK_EQ(make(&queue, 1), 0);
+	CHECK_EQ(create(&queue, 1), 0);
 	CHECK_EQ(fds_open(), before + 2);
 	CHECK(fcntl(queue.xsk_fd, F_GETFD) & FD_CLOEXEC);
 	CHECK(fcntl(queue.frames_fd, F_GETFD) & FD_CLOEXEC);
 	CHECK_EQ(fcntl(queue.frames_fd, F_GET_SEALS), AF_XDP_FRAMES_SEALS);
 	CHECK_EQ(ftruncate(queue.frames_fd, 4096), -1);
 	CHECK_EQ(errno, EPERM);
-	/* A mapped ring would keep the queue alive after its user's death. */
-	CHECK(!mapped("harp-frames"));
-	CHECK(!mapped("[xsk]") && !mapped("AF_XDP") && !mapped("socket:"));
+	/* A mapped ring would keep the queue alive after its user has died. */
+	CHECK(!is_mapped("harp-frames"));
+	CHECK(!is_mapped("[xsk]") && !is_mapped("AF_XDP") && !is_mapped("socket:"));
 	CHECK_STR(queue.ifname, "lo");
 	CHECK_EQ(queue.mtu_bytes, 1500);
 	CHECK_EQ(queue.frame_size, 2048);
@@ -83,14 +83,14 @@ TEST(a_queue_is_made_without_being_mapped)
 	CHECK_EQ(queue.zero_copy, 0);
 	CHECK_EQ(adopt(&queue), 0);
 	CHECK_EQ(fds_open(), before);
-	CHECK(!mapped("harp-frames"));
-	/* It can be made again. */
-	CHECK_EQ(make(&queue, 1), 0);
+	CHECK(!is_mapped("harp-frames"));
+	/* The queue can be created again. */
+	CHECK_EQ(create(&queue, 1), 0);
 	CHECK_EQ(adopt(&queue), 0);
 	CHECK_EQ(fds_open(), before);
 }
 
-TEST(an_impossible_queue_is_refused)
+TEST(an_invalid_queue_is_refused)
 {
 	struct harp_queue queue;
 	struct harp_af_xdp_options opt = { .size = sizeof(opt), .ifname = "lo", .queue = 9 };
@@ -104,45 +104,46 @@ TEST(an_impossible_queue_is_refused)
 	CHECK_EQ(harp_queue_make(&queue, NULL, why, sizeof(why)), -EINVAL);
 }
 
-/* Huge pages are sealed like others. If there are none, huge_pages = 2 fails. */
+/* Huge pages are sealed, too. Without free ones, huge_pages = 2 fails. */
 TEST(huge_pages_are_sealed_too)
 {
 	struct harp_queue queue;
 	unsigned before = fds_open();
-	int rc = make(&queue, 2);
+	int rc = create(&queue, 2);
 
 	if (rc) {
 		CHECK_EQ(rc, -ENOMEM);
 		CHECK(strstr(why, "vm.nr_hugepages") != NULL);
-		CHECK_EQ(make(&queue, 0), 0);
+		CHECK_EQ(create(&queue, 0), 0);
 	}
 	CHECK_EQ(fcntl(queue.frames_fd, F_GET_SEALS), AF_XDP_FRAMES_SEALS);
 	CHECK_EQ(adopt(&queue), 0);
 	CHECK_EQ(fds_open(), before);
 }
 
-/* The description is wrong: the error and its message. */
-#define LIE(change, error, words)                                                                  \
+/* Adopting a queue whose description has `change` fails with this error and reason. */
+#define REFUSED(change, error, reason)                                                             \
 	do {                                                                                       \
 		struct harp_queue queue;                                                           \
 		unsigned before = fds_open();                                                      \
-		CHECK_EQ(make(&queue, 1), 0);                                                      \
+		CHECK_EQ(create(&queue, 1), 0);                                                    \
 		change;                                                                            \
 		CHECK_EQ(adopt(&queue), error);                                                    \
-		if (!strstr(why, words) || strncmp(why, "lo queue 0: ", 12)) {                     \
-			fprintf(stderr, "%d: \"%s\" instead of \"%s\"\n", __LINE__, why, words);   \
+		if (!strstr(why, reason) || strncmp(why, "lo queue 0: ", 12)) {                    \
+			fprintf(stderr, "%d: \"%s\" does not contain \"%s\"\n", __LINE__, why,     \
+				reason);                                                           \
 			check_failed();                                                            \
 		}                                                                                  \
 		CHECK_EQ(fds_open(), before);                                                      \
 	} while (0)
 
-static void replace_fd(int *fd, int with)
+static void replace_fd(int *fd, int new_fd)
 {
 	close(*fd);
-	*fd = with;
+	*fd = new_fd;
 }
 
-static int memory(size_t bytes, int seals)
+static int create_memfd(size_t bytes, int seals)
 {
 	int fd = memfd_create("other", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
@@ -153,53 +154,54 @@ static int memory(size_t bytes, int seals)
 
 TEST(invalid_numbers_are_refused)
 {
-	LIE(queue.frame_size = 1000, -EPROTO, "frames of 1000 bytes");
-	LIE(queue.frame_size = 0, -EPROTO, "frames of 0 bytes");
-	LIE(queue.frame_count = 0, -EPROTO, "0 frames");
-	LIE(queue.frame_count = 0x80000000u, -EPROTO, "2147483648 frames");
-	LIE(queue.frame_count = 4096, -EPROTO, "its memory has 2097152 bytes");
-	LIE(queue.ring_size = 0, -EPROTO, "rings of 0");
-	LIE(queue.ring_size = 500, -EPROTO, "rings of 500");
-	LIE(queue.ring_size = 1024, -EPROTO, "has no rings of 1024");
-	LIE(queue.ring_size = 65536, -EPROTO, "has no rings of 65536");
-	LIE(queue.ring_size = 256, -EPROTO, "rings are larger than 256");
-	LIE(queue.mtu_bytes = 0, -EPROTO, "MTU 0");
-	LIE(queue.mtu_bytes = 1u << 20, -EPROTO, "MTU 1048576");
-	LIE(queue.tx_frags_max = 0, -EPROTO, "packets of 0 fragments");
-	LIE(queue.tx_frags_max = 100000, -EPROTO, "packets of 100000 fragments");
-	LIE(queue.features |= 0x4, -EPROTO, "features 0x");
+	REFUSED(queue.frame_size = 1000, -EPROTO, "frames of 1000 bytes");
+	REFUSED(queue.frame_size = 0, -EPROTO, "frames of 0 bytes");
+	REFUSED(queue.frame_count = 0, -EPROTO, "0 frames");
+	REFUSED(queue.frame_count = 0x80000000u, -EPROTO, "2147483648 frames");
+	REFUSED(queue.frame_count = 4096, -EPROTO, "its memory has 2097152 bytes");
+	REFUSED(queue.ring_size = 0, -EPROTO, "rings of 0");
+	REFUSED(queue.ring_size = 500, -EPROTO, "rings of 500");
+	REFUSED(queue.ring_size = 1024, -EPROTO, "has no rings of 1024");
+	REFUSED(queue.ring_size = 65536, -EPROTO, "has no rings of 65536");
+	REFUSED(queue.ring_size = 256, -EPROTO, "rings are larger than 256");
+	REFUSED(queue.mtu_bytes = 0, -EPROTO, "MTU 0");
+	REFUSED(queue.mtu_bytes = 1u << 20, -EPROTO, "MTU 1048576");
+	REFUSED(queue.tx_frags_max = 0, -EPROTO, "packets of 0 fragments");
+	REFUSED(queue.tx_frags_max = 100000, -EPROTO, "packets of 100000 fragments");
+	REFUSED(queue.features |= 0x4, -EPROTO, "features 0x");
 }
 
 TEST(invalid_descriptors_are_refused)
 {
 	const size_t bytes = 2u << 20;
 
-	LIE(replace_fd(&queue.xsk_fd, socket(AF_INET, SOCK_DGRAM, 0)), -EBADF,
-	    "not an AF_XDP socket");
-	LIE(replace_fd(&queue.xsk_fd, memory(4096, 0)), -EBADF, "not an AF_XDP socket");
-	LIE(replace_fd(&queue.xsk_fd, -1), -EBADF, "not an AF_XDP socket");
-	LIE(replace_fd(&queue.xsk_fd, socket(AF_XDP, SOCK_RAW, 0)), -EBADF, "not bound");
-	LIE(replace_fd(&queue.frames_fd, -1), -EBADF, "not a memfd");
-	LIE(replace_fd(&queue.frames_fd, open("/dev/null", O_RDWR)), -EBADF, "not a memfd");
-	LIE(replace_fd(&queue.frames_fd, memory(bytes, 0)), -EPERM, "not sealed");
-	LIE(replace_fd(&queue.frames_fd, memory(bytes, F_SEAL_GROW | F_SEAL_SEAL)), -EPERM,
-	    "not sealed");
-	LIE(replace_fd(&queue.frames_fd, memory(bytes / 2, AF_XDP_FRAMES_SEALS)), -EPROTO,
-	    "its memory has 1048576 bytes");
-	LIE(replace_fd(&queue.frames_fd, memory(bytes, AF_XDP_FRAMES_SEALS | F_SEAL_WRITE)), -EPERM,
-	    "mapping its 2097152 bytes");
-	LIE(int other = dup(queue.frames_fd); replace_fd(&queue.frames_fd, queue.xsk_fd);
-	    queue.xsk_fd = other, -EBADF, "not an AF_XDP socket");
+	REFUSED(replace_fd(&queue.xsk_fd, socket(AF_INET, SOCK_DGRAM, 0)), -EBADF,
+		"not an AF_XDP socket");
+	REFUSED(replace_fd(&queue.xsk_fd, create_memfd(4096, 0)), -EBADF, "not an AF_XDP socket");
+	REFUSED(replace_fd(&queue.xsk_fd, -1), -EBADF, "not an AF_XDP socket");
+	REFUSED(replace_fd(&queue.xsk_fd, socket(AF_XDP, SOCK_RAW, 0)), -EBADF, "not bound");
+	REFUSED(replace_fd(&queue.frames_fd, -1), -EBADF, "not a memfd");
+	REFUSED(replace_fd(&queue.frames_fd, open("/dev/null", O_RDWR)), -EBADF, "not a memfd");
+	REFUSED(replace_fd(&queue.frames_fd, create_memfd(bytes, 0)), -EPERM, "not sealed");
+	REFUSED(replace_fd(&queue.frames_fd, create_memfd(bytes, F_SEAL_GROW | F_SEAL_SEAL)),
+		-EPERM, "not sealed");
+	REFUSED(replace_fd(&queue.frames_fd, create_memfd(bytes / 2, AF_XDP_FRAMES_SEALS)), -EPROTO,
+		"its memory has 1048576 bytes");
+	REFUSED(replace_fd(&queue.frames_fd,
+			   create_memfd(bytes, AF_XDP_FRAMES_SEALS | F_SEAL_WRITE)),
+		-EPERM, "mapping its 2097152 bytes");
+	REFUSED(int other = dup(queue.frames_fd); replace_fd(&queue.frames_fd, queue.xsk_fd);
+		queue.xsk_fd = other, -EBADF, "not an AF_XDP socket");
 }
 
-/* A second adopter would read the rings from the middle. */
+/* A second owner would start in the middle of the rings. */
 TEST(a_queue_in_use_is_not_adopted)
 {
 	struct harp_queue first, second;
 	struct harp_nic *nic;
 	uint64_t frame = 0;
 
-	CHECK_EQ(make(&first, 1), 0);
+	CHECK_EQ(create(&first, 1), 0);
 	second = first;
 	second.xsk_fd = dup(first.xsk_fd);
 	second.frames_fd = dup(first.frames_fd);
@@ -221,18 +223,18 @@ TEST(invalid_arguments_are_refused)
 	CHECK_EQ(harp_nic_af_xdp_adopt(&nic, &queue, why, sizeof(why)), -EPROTO);
 }
 
-/* Adopting needs neither privilege nor locked memory: a child gives up both. */
+/* Adopting needs neither privileges nor locked memory: a child drops both. */
 TEST(adopting_needs_no_privilege)
 {
-	const struct rlimit little = { 65536, 65536 };
+	const struct rlimit limit = { 65536, 65536 };
 	struct harp_queue queue;
 	int status = -1;
 	pid_t child;
 
-	CHECK_EQ(make(&queue, 1), 0);
+	CHECK_EQ(create(&queue, 1), 0);
 	child = fork();
 	if (child == 0) {
-		int rc = setrlimit(RLIMIT_MEMLOCK, &little) || setresgid(65534, 65534, 65534) ||
+		int rc = setrlimit(RLIMIT_MEMLOCK, &limit) || setresgid(65534, 65534, 65534) ||
 			 setresuid(65534, 65534, 65534);
 
 		if (!rc && socket(AF_XDP, SOCK_RAW, 0) >= 0)
@@ -245,7 +247,7 @@ TEST(adopting_needs_no_privilege)
 	close(queue.frames_fd);
 }
 
-static int own_namespace(void)
+static int enter_namespace(void)
 {
 	struct ifreq request = { .ifr_name = "lo" };
 	int fd, rc;
@@ -263,8 +265,8 @@ static int own_namespace(void)
 
 int main(void)
 {
-	if (own_namespace() < 0)
-		return check_skip("a network namespace of its own needs root");
+	if (enter_namespace() < 0)
+		return check_skip("creating a network namespace needs root");
 	check_run();
 	return check_done();
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_wire.c - the simulated wire: delay and rate, the check of sent frames, and limits. The
- * simulations prove the rest: order, marks and inbound limits (sim_cc), the switch, links that go
- * down, and random impairments that a seed replays (sim_run).
+ * test_wire.c - the simulated wire: delay, rate, strict mode, and limits. The simulations test the
+ * rest: order, marks and inbound limits (sim_cc), the switch, links that go down, and random
+ * impairments that a seed replays (sim_run).
  */
 #include "harp_nic.h"
 
@@ -43,7 +43,7 @@ static void wire_close(void)
 
 AFTER_EACH(wire_close())
 
-/* Sends len bytes that begin with a serial number, from a frame above those for receiving. */
+/* Sends len bytes that begin with a serial number, from frames above the receive frames. */
 static unsigned send(struct harp_nic *nic, uint32_t serial, uint32_t len, uint64_t now_ns)
 {
 	const struct harp_nic_caps *caps = &nic->caps;
@@ -61,19 +61,19 @@ static unsigned send(struct harp_nic *nic, uint32_t serial, uint32_t len, uint64
 		at += piece;
 	}
 	be32_store(caps->frame_base + descs[0].addr, serial);
-	unsigned took = nic->ops->tx(nic, descs, n, now_ns);
+	unsigned sent = nic->ops->tx(nic, descs, n, now_ns);
 
 	nic->ops->complete(nic, done, 16, now_ns);
-	return took;
+	return sent;
 }
 
-/* Receives one packet, checks its bytes, returns its serial; -1 when none waits. */
+/* Receives a packet and returns its serial; -1: none is due, -2: it is corrupt. */
 static int64_t receive(struct harp_nic *nic, uint64_t now_ns, uint32_t *len_out)
 {
 	static uint8_t packet[70000];
 	struct harp_desc descs[16];
 	uint32_t len = 0;
-	/* one packet at a time: the largest packet here takes five */
+	/* One packet: the largest one in this test has five descriptors. */
 	unsigned n = nic->ops->rx(nic, descs, nic->caps.mtu_bytes > 1900 ? 5 : 1, now_ns);
 
 	if (n == 0)
@@ -92,7 +92,7 @@ static int64_t receive(struct harp_nic *nic, uint64_t now_ns, uint32_t *len_out)
 
 	for (uint32_t i = 4; i < len; i++)
 		if (packet[i] != (uint8_t)(serial + i))
-			return -2; /* corrupted */
+			return -2;
 	*len_out = len;
 	return serial;
 }
@@ -107,9 +107,9 @@ static struct harp_wire_stats stats_of(unsigned port)
 
 TEST(delay_and_rate_are_exact)
 {
-	/* 1 Gbit/s: 1250 bytes take 10 us. */
 	uint32_t len;
 
+	/* At 1 Gbit/s, 1250 bytes take 10 us. */
 	wire_open((struct harp_wire_options){
 		.impair = { .delay_ns = 1 * MS, .rate_bps = 1000000000, .queue_bytes = 4000 },
 	});
@@ -123,34 +123,34 @@ TEST(delay_and_rate_are_exact)
 		CHECK_EQ(receive(b, at_ns - 1, &len), -1);
 		CHECK_EQ(receive(b, at_ns, &len), i);
 	}
-	send(a, 9, 1250, 20 * US); /* the queue has drained to one packet by now */
+	send(a, 9, 1250, 20 * US); /* the queue has drained to one packet */
 	CHECK_EQ(b->ops->next_ns(b), 1 * MS + 40 * US);
 }
 
-static unsigned waiting(struct harp_nic *nic)
+static unsigned receive_burst(struct harp_nic *nic)
 {
 	struct harp_desc descs[16];
 
 	return nic->ops->rx(nic, descs, 16, 0);
 }
 
-TEST(strict_mode_finds_writes_to_sent_frames)
+TEST(strict_mode_detects_writes_to_sent_frames)
 {
 	wire_open((struct harp_wire_options){ .strict = 1, .complete_delay_ns = 5 * US });
 
-	uint64_t out = (uint64_t)a->caps.rx_ring * a->caps.frame_size, done[4];
-	struct harp_desc d = { out + 100, 200, 0 };
+	uint64_t tx_frame = (uint64_t)a->caps.rx_ring * a->caps.frame_size, done[4];
+	struct harp_desc d = { tx_frame + 100, 200, 0 };
 
 	CHECK_EQ(a->ops->tx(a, &d, 1, 0), 1);
-	a->caps.frame_base[out + 99] ^= 1; /* outside the packet: allowed */
-	a->caps.frame_base[out + 300] ^= 1;
+	a->caps.frame_base[tx_frame + 99] ^= 1; /* outside the packet: allowed */
+	a->caps.frame_base[tx_frame + 300] ^= 1;
 	CHECK_EQ(a->ops->complete(a, done, 4, 5 * US - 1), 0);
 	CHECK_EQ(a->ops->next_ns(a), 5 * US);
 	CHECK_EQ(a->ops->complete(a, done, 4, 5 * US), 1);
-	CHECK_EQ(done[0] / a->caps.frame_size, out / a->caps.frame_size);
+	CHECK_EQ(done[0] / a->caps.frame_size, tx_frame / a->caps.frame_size);
 	CHECK_EQ(stats_of(0).strict_violations, 0);
 	CHECK_EQ(a->ops->tx(a, &d, 1, 0), 1);
-	a->caps.frame_base[out + 299] ^= 1; /* its last byte: a violation */
+	a->caps.frame_base[tx_frame + 299] ^= 1; /* its last byte: a violation */
 	CHECK_EQ(a->ops->complete(a, done, 4, 5 * US), 1);
 	CHECK_EQ(stats_of(0).strict_violations, 1);
 }
@@ -160,33 +160,33 @@ TEST(limits_are_enforced)
 	wire_open((struct harp_wire_options){
 		.packets_max = 3, .frame_count = 16, .tx_frags_max = 2 });
 
-	uint64_t out = (uint64_t)a->caps.rx_ring * a->caps.frame_size, done[32];
+	uint64_t tx_frame = (uint64_t)a->caps.rx_ring * a->caps.frame_size, done[32];
 	struct harp_nic_stats s;
-	struct harp_desc d[16] = { { out, 60, 0 } };
+	struct harp_desc d[16] = { { tx_frame, 60, 0 } };
 
 	for (unsigned i = 0; i < 16; i++)
 		d[i] = d[0];
-	CHECK_EQ(a->ops->tx(a, d, 16, 0), 8); /* the ring: half of 16 frames */
+	CHECK_EQ(a->ops->tx(a, d, 16, 0), 8); /* the ring has half of the 16 frames */
 	CHECK_EQ(stats_of(0).queue_dropped, 5);
 	CHECK_EQ(a->ops->complete(a, done, 32, 0), 8);
-	CHECK_EQ(waiting(b), 3);
-	/* Only whole packets are taken. */
+	CHECK_EQ(receive_burst(b), 3);
+	/* Only whole packets are accepted. */
 	d[1].flags = HARP_DESC_MORE;
 	CHECK_EQ(a->ops->tx(a, d, 2, 0), 1);
 	/* Invalid packets are completed and counted. */
-	d[0] = (struct harp_desc){ out, 0, 0 };
-	d[1] = (struct harp_desc){ out + 2000, 60, 0 };
+	d[0] = (struct harp_desc){ tx_frame, 0, 0 };
+	d[1] = (struct harp_desc){ tx_frame + 2000, 60, 0 };
 	d[2] = (struct harp_desc){ UINT64_MAX, 60, 0 };
-	d[3] = (struct harp_desc){ out, 1519, 0 }; /* above MTU, Ethernet and VLAN header */
-	d[4].flags = d[5].flags = HARP_DESC_MORE;  /* three pieces, two allowed */
+	d[3] = (struct harp_desc){ tx_frame, 1519, 0 }; /* above MTU and headers */
+	d[4].flags = d[5].flags = HARP_DESC_MORE;       /* three fragments, two allowed */
 	CHECK_EQ(a->ops->tx(a, d, 7, 0), 7);
 	CHECK_EQ(a->ops->complete(a, done, 32, 0), 8);
 	a->ops->stats(a, &s);
 	CHECK_EQ(s.tx_invalid, 5);
-	/* No empty frame: the packet is lost when it arrives. */
+	/* Without receive frames, an arriving packet is lost. */
 	for (unsigned i = 0; i < 8; i++) {
 		send(a, i, 60, 0);
-		waiting(b);
+		receive_burst(b);
 	}
 	CHECK(stats_of(0).rx_no_frame > 0);
 	b->ops->stats(b, &s);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_page.c - what a stack publishes and when, that a reader never sees a partial record, and
- * how a reader treats invalid pages, pages of other versions, and other files. */
+/* test_page.c - what a stack publishes and when; a reader never sees a partial record; it refuses
+ * invalid pages and other files, and reads pages of other versions. */
 #include <fcntl.h>
 #include <linux/memfd.h>
 #include <pthread.h>
@@ -31,11 +31,11 @@ static struct harp_page_identity page_rig_identity(void)
 		.instance = 1,
 		.ifname = "eth7",
 		.label = "train.py rank 3",
-		.describe = "a rig",
+		.describe = "a test",
 	};
 }
 
-static void page_rig_make(struct page_rig *page, uint32_t flows)
+static void page_rig_create(struct page_rig *page, uint32_t flows)
 {
 	CHECK_EQ(harp_page_create_fd(flows, &page->fd), 0);
 	page->size = harp_page_bytes(flows);
@@ -57,14 +57,14 @@ static void page_rig_free(struct page_rig *page)
 	page->bytes = NULL;
 }
 
-/* A publication is due, and made. */
+/* Advances the clock to the next publication and polls. */
 static void page_rig_publish(void)
 {
 	rig->now_ns += HARP_PAGE_PERIOD_NS;
 	rig_poll(rig);
 }
 
-/* One item of a page. */
+/* Reads one item of a page. */
 #define PAGE_ITEM(type, part, page, index)                                                         \
 	({                                                                                         \
 		struct type item = { 0 };                                                          \
@@ -78,11 +78,11 @@ static void page_rig_publish(void)
 	PAGE_ITEM(harp_page_histogram, HARP_PAGE_HISTOGRAMS, page, index)
 
 static struct page_rig page;
-static struct harp_page_header *header; /* of it */
+static struct harp_page_header *header; /* of `page` */
 
 static void page_open(uint32_t flows)
 {
-	page_rig_make(&page, flows);
+	page_rig_create(&page, flows);
 	page_rig_attach(&page);
 	header = (struct harp_page_header *)page.bytes;
 }
@@ -116,7 +116,7 @@ TEST(a_new_page_has_no_owner)
 	char why[96] = "";
 
 	page_close();
-	page_rig_make(&page, 4);
+	page_rig_create(&page, 4);
 	CHECK_EQ(harp_page_check(page.fd, why, sizeof(why)), -ENODATA);
 	CHECK_STR(why, "its owner has not published yet");
 	CHECK_EQ(harp_page_read(page.fd, HARP_PAGE_STATUS, 0, &status, sizeof(status), 1),
@@ -129,14 +129,14 @@ TEST(a_new_page_has_no_owner)
 
 TEST(the_owner_is_published_at_once)
 {
-	struct harp_page_identity got, want = page_rig_identity();
+	struct harp_page_identity identity, want = page_rig_identity();
 
 	CHECK_EQ(harp_page_check(page.fd, NULL, 0), 0);
-	CHECK_EQ(harp_page_read(page.fd, HARP_PAGE_IDENTITY, 0, &got, sizeof(got), 1), 1);
-	CHECK_STR(got.library, harp_version());
-	memcpy(want.library, got.library, sizeof(want.library));
-	CHECK_MEM(&got, &want, sizeof(got));
-	CHECK_EQ(harp_page_read(page.fd, HARP_PAGE_IDENTITY, 1, &got, sizeof(got), 1), 0);
+	CHECK_EQ(harp_page_read(page.fd, HARP_PAGE_IDENTITY, 0, &identity, sizeof(identity), 1), 1);
+	CHECK_STR(identity.library, harp_version());
+	memcpy(want.library, identity.library, sizeof(want.library));
+	CHECK_MEM(&identity, &want, sizeof(identity));
+	CHECK_EQ(harp_page_read(page.fd, HARP_PAGE_IDENTITY, 1, &identity, sizeof(identity), 1), 0);
 }
 
 TEST(an_invalid_page_is_refused)
@@ -144,7 +144,7 @@ TEST(an_invalid_page_is_refused)
 	struct harp_page_identity identity = page_rig_identity();
 
 	page_close();
-	page_rig_make(&page, 1);
+	page_rig_create(&page, 1);
 	CHECK_EQ(harp_stack_publish_to(rig->stack, page.bytes + 8, page.size - 8, &identity),
 		 -EINVAL);
 	CHECK_EQ(harp_stack_publish_to(rig->stack, page.bytes, 4096, &identity), -EINVAL);
@@ -156,18 +156,18 @@ TEST(an_invalid_page_is_refused)
 	page_rig_free(&page);
 }
 
-TEST(counters_are_the_stack_s_own)
+TEST(published_counters_equal_the_stack_s)
 {
-	uint64_t published[256], own[256];
+	uint64_t published[256], current[256];
 
 	rig_established(rig, NULL);
 	rig_says(rig, rig_usual(rig, TCP_ACK, 100));
-	rig->now_ns += HARP_PAGE_LATE_NS; /* the NIC's own are older than the others by so much */
+	rig->now_ns += HARP_PAGE_LATE_NS; /* the interval of NIC counters */
 	page_rig_publish();
 	CHECK_EQ(harp_page_read(page.fd, HARP_PAGE_COUNTERS, 0, published, 8, 256),
 		 harp_stats_count());
-	CHECK_EQ(harp_stack_stats(rig->stack, own, 256), harp_stats_count());
-	CHECK_MEM(published, own, harp_stats_count() * sizeof(uint64_t));
+	CHECK_EQ(harp_stack_stats(rig->stack, current, 256), harp_stats_count());
+	CHECK_MEM(published, current, harp_stats_count() * sizeof(uint64_t));
 	CHECK(published[0] > 0);
 }
 
@@ -182,7 +182,7 @@ static uint64_t published_stat(const char *name)
 	return value;
 }
 
-/* The NIC's own counters may cost a system call, so they are read ten times a second. */
+/* The NIC's counters may cost a system call, so the stack reads them ten times a second. */
 TEST(nic_counters_are_read_ten_times_a_second)
 {
 	uint64_t before;
@@ -216,8 +216,8 @@ TEST(counters_are_published_every_millisecond)
 	CHECK_EQ(page_rig_status(&page).published_ns, rig->now_ns);
 }
 
-/* An engine sleeps until the next deadline, so the last event must be published before. */
-TEST(the_last_event_is_published_before_a_sleep)
+/* An engine sleeps until the next deadline, which must include a pending publication. */
+TEST(a_pending_publication_has_a_deadline)
 {
 	uint64_t value;
 
@@ -226,8 +226,8 @@ TEST(the_last_event_is_published_before_a_sleep)
 	rig_established(rig, NULL);
 	rig_says(rig, rig_usual(rig, TCP_ACK, 0));
 	CHECK(harp_stack_next_deadline_ns(rig->stack) <= rig->now_ns + HARP_PAGE_LATE_NS);
-	rig_wait(rig,
-		 2 * RIG_S); /* the SYN's timer, which is not needed any more, fires after 1 s */
+	/* The SYN's timer is obsolete, but fires after 1 s. */
+	rig_wait(rig, 2 * RIG_S);
 	CHECK_EQ(harp_page_read(page.fd, HARP_PAGE_COUNTERS, 1, &value, 8, 1), 1);
 	CHECK_EQ(value, rig_stat(rig, "rx_packets"));
 	CHECK_EQ(page_rig_flow(&page, 0).state, HARP_TCP_ESTABLISHED);
@@ -249,7 +249,7 @@ TEST(histogram_buckets_have_no_gaps)
 
 		CHECK_EQ(histogram_bucket(upper_ns), i);
 		CHECK_EQ(histogram_bucket(upper_ns + 1), i + 1);
-		/* Four to an octave: a bucket is at most a quarter wider than where it begins. */
+		/* Four buckets per octave: the width is at most a quarter of the lower end. */
 		if (i > 0)
 			CHECK(upper_ns - harp_histogram_upper_ns(i - 1) <=
 			      harp_histogram_upper_ns(i - 1) / 4);
@@ -266,8 +266,8 @@ TEST(histograms_count_their_events)
 	struct rig_say ack;
 
 	page_close();
-	harp_stack_observe(rig->stack, HARP_HISTOGRAM_message_latency,
-			   5); /* without a page: nothing */
+	/* Without a page, the event is not recorded. */
+	harp_stack_observe(rig->stack, HARP_HISTOGRAM_message_latency, 5);
 	page_open(FLOWS);
 	harp_stack_observe(rig->stack, HARP_HISTOGRAM_message_latency, 1000);
 	harp_stack_observe(rig->stack, HARP_HISTOGRAM_message_latency, 9000);
@@ -288,7 +288,7 @@ TEST(histograms_count_their_events)
 	CHECK_EQ(h.bucket[histogram_bucket(1000)], 1);
 	CHECK_EQ(h.bucket[histogram_bucket(9000)], 1);
 	h = page_rig_histogram(&page, HARP_HISTOGRAM_tcp_rtt);
-	CHECK_EQ(h.count, 2); /* of the SYN, at once, and of the data */
+	CHECK_EQ(h.count, 2); /* of the SYN, without delay, and of the data */
 	CHECK_EQ(h.sum_ns, 1 + 3 * RIG_MS);
 	h = page_rig_histogram(&page, HARP_HISTOGRAM_poll_gap);
 	CHECK_EQ(h.sum_ns, 4 * RIG_MS);
@@ -332,8 +332,8 @@ TEST(a_connection_has_a_record)
 	CHECK_EQ(page_rig_status(&page).flows_open, 0);
 }
 
-/* The same slot holds another flow: a reader must notice. */
-TEST(a_reused_record_has_another_serial)
+/* A reader must notice that the record belongs to another flow. */
+TEST(a_reused_record_has_a_new_serial)
 {
 	uint64_t serial;
 
@@ -369,7 +369,7 @@ TEST(connections_beyond_the_records_are_counted)
 	rig_poll(rig);
 }
 
-/* ---- the end, and a new beginning ------------------------------------------------------------ */
+/* ---- end, driver counters, change of page ---------------------------------------------------- */
 
 TEST(the_end_is_published)
 {
@@ -398,11 +398,11 @@ static int xstats_read(struct harp_page_xstat *items)
 			      HARP_PAGE_XSTATS_MAX);
 }
 
-/* The counters of a NIC's driver are replaced as a whole, cut to the room, and cleared for the
- * next owner. */
+/* A new list of driver counters replaces the old one, is truncated to the page's capacity, and is
+ * cleared for the next owner. */
 TEST(driver_counters_are_replaced_as_a_whole)
 {
-	static struct harp_page_xstat many[HARP_PAGE_XSTATS_MAX + 100], seen[HARP_PAGE_XSTATS_MAX];
+	static struct harp_page_xstat many[HARP_PAGE_XSTATS_MAX + 100], items[HARP_PAGE_XSTATS_MAX];
 	uint8_t *lock;
 
 	for (unsigned i = 0; i < sizeof(many) / sizeof(*many); i++) {
@@ -410,36 +410,36 @@ TEST(driver_counters_are_replaced_as_a_whole)
 		snprintf(many[i].name, sizeof(many[i].name), "counter_%u", i);
 	}
 	page_close();
-	harp_stack_publish_xstats(rig->stack, many, 3, 1); /* without a page: nothing */
+	harp_stack_publish_xstats(rig->stack, many, 3, 1); /* not recorded without a page */
 	page_open(FLOWS);
-	CHECK_EQ(xstats_read(seen), HARP_PAGE_XSTATS_MAX);
-	CHECK_STR(seen[0].name, "");
+	CHECK_EQ(xstats_read(items), HARP_PAGE_XSTATS_MAX);
+	CHECK_STR(items[0].name, "");
 	harp_stack_publish_xstats(rig->stack, many, HARP_PAGE_XSTATS_MAX + 100, 1);
-	CHECK_EQ(xstats_read(seen), HARP_PAGE_XSTATS_MAX);
-	CHECK_STR(seen[HARP_PAGE_XSTATS_MAX - 1].name, "counter_511");
+	CHECK_EQ(xstats_read(items), HARP_PAGE_XSTATS_MAX);
+	CHECK_STR(items[HARP_PAGE_XSTATS_MAX - 1].name, "counter_511");
 	page_rig_publish();
 	CHECK_EQ(page_rig_status(&page).ended, 0);
 	harp_stack_publish_xstats(rig->stack, many + 7, 2, 1);
-	CHECK_EQ(xstats_read(seen), HARP_PAGE_XSTATS_MAX);
-	CHECK_STR(seen[1].name, "counter_8");
-	CHECK_EQ(seen[1].value, UINT64_MAX - 8);
-	CHECK_STR(seen[2].name, "");
-	/* The writer died while it wrote: the rest of the page stays valid. */
+	CHECK_EQ(xstats_read(items), HARP_PAGE_XSTATS_MAX);
+	CHECK_STR(items[1].name, "counter_8");
+	CHECK_EQ(items[1].value, UINT64_MAX - 8);
+	CHECK_STR(items[2].name, "");
+	/* If the writer dies during the write, the rest of the page stays valid. */
 	lock = page.bytes + ((struct harp_page_header *)page.bytes)->parts[HARP_PAGE_XSTATS].offset;
 	lock[0] |= 1;
-	CHECK_EQ(xstats_read(seen), -EBUSY);
+	CHECK_EQ(xstats_read(items), -EBUSY);
 	CHECK_EQ(page_rig_status(&page).ended, 0);
 	page_rig_attach(&page);
-	CHECK_EQ(xstats_read(seen), HARP_PAGE_XSTATS_MAX);
-	CHECK_STR(seen[0].name, "");
+	CHECK_EQ(xstats_read(items), HARP_PAGE_XSTATS_MAX);
+	CHECK_STR(items[0].name, "");
 }
 
 TEST(a_stack_may_change_its_page)
 {
 	struct page_rig old, new;
 
-	page_rig_make(&old, 4);
-	page_rig_make(&new, 8);
+	page_rig_create(&old, 4);
+	page_rig_create(&new, 8);
 	page_rig_attach(&old);
 	rig_established(rig, NULL);
 	page_rig_publish();
@@ -447,7 +447,7 @@ TEST(a_stack_may_change_its_page)
 	page_rig_attach(&new);
 	CHECK_EQ(page_rig_status(&old).ended, 1);
 	CHECK_EQ(page_rig_flow(&new, 0).state, HARP_TCP_ESTABLISHED);
-	/* And back to the old page, which has old content. */
+	/* The stack returns to the old page, whose content is stale. */
 	old.bytes[harp_page_bytes(4) - 320 + 200] = 1;
 	page_rig_attach(&old);
 	CHECK_EQ(page_rig_status(&old).ended, 0);
@@ -459,7 +459,7 @@ TEST(a_stack_may_change_its_page)
 	page_rig_free(&new);
 }
 
-/* ---- a reader at the same time --------------------------------------------------------------- */
+/* ---- a concurrent reader --------------------------------------------------------------------- */
 
 struct reader {
 	const struct page_rig *page;
@@ -469,9 +469,9 @@ struct reader {
 	uint64_t seen_count;
 };
 
-/* Every poll counts one gap of exactly a period, so that one number implies the others; the
- * label says when the record was written. */
-static void reader_look(struct reader *reader)
+/* Each poll counts one gap of exactly a period, so the count implies the other numbers. The label
+ * is the time of the write. */
+static void reader_check(struct reader *reader)
 {
 	struct harp_page_histogram h;
 	struct harp_page_flow flow;
@@ -481,7 +481,7 @@ static void reader_look(struct reader *reader)
 				sizeof(h), 1);
 
 	if (rc == -EBUSY)
-		return; /* this owner publishes a thousand times too often */
+		return; /* this owner publishes much more often than a real one */
 	reader->errors += rc != 1 || harp_page_read(reader->page->fd, HARP_PAGE_FLOWS, 0, &flow,
 						    sizeof(flow), 1) != 1;
 	atomic_fetch_add(&reader->rounds, 1);
@@ -501,7 +501,7 @@ static void *reader_main(void *arg)
 	struct reader *reader = arg;
 
 	while (!atomic_load(&reader->stop))
-		reader_look(reader);
+		reader_check(reader);
 	return NULL;
 }
 
@@ -512,7 +512,7 @@ TEST(a_reader_never_sees_a_partial_record)
 	char label[32];
 
 	page_close();
-	page_rig_make(&page, FLOWS);
+	page_rig_create(&page, FLOWS);
 	rig_established(rig, NULL);
 	snprintf(label, sizeof(label), "%" PRIu64, rig->now_ns);
 	harp_conn_set_label(rig->conn, label);
@@ -533,7 +533,7 @@ TEST(a_reader_never_sees_a_partial_record)
 
 /* ---- invalid pages --------------------------------------------------------------------------- */
 
-static void refused(int error, const char *text)
+static void check_refused(int error, const char *text)
 {
 	uint64_t values[4];
 	char why[128] = "";
@@ -545,59 +545,57 @@ static void refused(int error, const char *text)
 
 TEST(invalid_parts_are_refused)
 {
-	const struct harp_page_place lies[] = {
-		{ .offset = 1, .stride = 8, .count = 1 },             /* unaligned */
-		{ .offset = 64, .stride = 8, .count = 1 },            /* within the header */
-		{ .offset = 0xffffffc0u, .stride = 8, .count = 1 },   /* far away */
-		{ .offset = 256, .stride = 8, .count = 0xffffffffu }, /* larger than the page */
-		{ .offset = 256, .stride = 65536, .count = 65536 },   /* 2^32 bytes */
-		{ .offset = 256,
-		  .stride = 0x10000008u,
-		  .count = 16 }, /* a multiple of 2^32 and some */
+	const struct harp_page_place invalid[] = {
+		{ .offset = 1, .stride = 8, .count = 1 },              /* unaligned */
+		{ .offset = 64, .stride = 8, .count = 1 },             /* within the header */
+		{ .offset = 0xffffffc0u, .stride = 8, .count = 1 },    /* far beyond the page */
+		{ .offset = 256, .stride = 8, .count = 0xffffffffu },  /* larger than the page */
+		{ .offset = 256, .stride = 65536, .count = 65536 },    /* 2^32 bytes */
+		{ .offset = 256, .stride = 0x10000008u, .count = 16 }, /* 2^32 + 128 bytes */
 		{ .offset = 256, .stride = 0, .count = 1 },
 		{ .offset = 256, .stride = 12, .count = 1 },
 		{ .offset = (uint32_t)page.size / 64 * 64, .stride = 8, .count = 0 },
 	};
 	struct harp_page_place good = header->parts[HARP_PAGE_FLOWS];
 
-	for (unsigned i = 0; i < sizeof(lies) / sizeof(*lies); i++) {
-		header->parts[HARP_PAGE_FLOWS] = lies[i];
-		refused(-EPROTO, "the page's header is invalid: part 4 exceeds the page");
+	for (unsigned i = 0; i < sizeof(invalid) / sizeof(*invalid); i++) {
+		header->parts[HARP_PAGE_FLOWS] = invalid[i];
+		check_refused(-EPROTO, "the page's header is invalid: part 4 exceeds the page");
 	}
 	header->parts[HARP_PAGE_FLOWS] = good;
 	CHECK_EQ(harp_page_check(page.fd, NULL, 0), 0);
 }
 
-static void refused_header(void)
+static void check_header_refused(void)
 {
 	char text[96];
 
 	snprintf(text, sizeof(text), "the page's header is invalid: %u parts, %llu bytes of %zu",
 		 header->part_count, (unsigned long long)header->page_bytes, page.size);
-	refused(-EPROTO, text);
+	check_refused(-EPROTO, text);
 }
 
 TEST(invalid_headers_are_refused)
 {
 	header->page_bytes += 1u << 20;
-	refused_header();
+	check_header_refused();
 	header->page_bytes -= 1u << 20;
 	header->part_count = 0;
-	refused_header();
+	check_header_refused();
 	header->part_count = 0xffffffffu;
-	refused_header();
+	check_header_refused();
 	header->part_count = HARP_PAGE_PARTS;
 	header->magic++;
-	refused(-EPROTO, "not a statistics page: wrong magic");
+	check_refused(-EPROTO, "not a statistics page: wrong magic");
 	header->magic--;
 	header->version = 1;
-	refused(-EPROTONOSUPPORT, "version 1 of the page's format; this reader knows 2");
+	check_refused(-EPROTONOSUPPORT, "version 1 of the page's format; this reader knows 2");
 	header->version = HARP_PAGE_VERSION;
 	CHECK_EQ(harp_page_check(page.fd, NULL, 0), 0);
 }
 
-/* The owner died while it wrote, or pretends to write all the time. */
-TEST(a_record_that_never_settles_is_skipped)
+/* The owner died during a write, or pretends to write permanently. */
+TEST(a_record_in_a_permanent_write_is_skipped)
 {
 	uint8_t *counters = page.bytes + header->parts[HARP_PAGE_COUNTERS].offset;
 	uint8_t *flow = page.bytes + header->parts[HARP_PAGE_FLOWS].offset + 64;
@@ -648,12 +646,12 @@ TEST(a_job_s_page_is_checked)
 	struct harp_page_identity identity = page_rig_identity();
 	struct page_rig job_page;
 	struct harp_page_job job;
-	struct harp_page_header *lie;
+	struct harp_page_header *job_header;
 	struct harp_page_lane lane;
 	char why[128], text[128];
 
 	job_begin(&job_page, FLOWS, &job);
-	lie = (struct harp_page_header *)job_page.bytes;
+	job_header = (struct harp_page_header *)job_page.bytes;
 	CHECK_EQ(job_read(&job_page, HARP_PAGE_IDENTITY), 1);
 	CHECK_EQ(job_read(&job_page, HARP_PAGE_COUNTERS), 0);
 	CHECK_EQ(job_read(&job_page, HARP_PAGE_FLOWS), 0);
@@ -662,17 +660,17 @@ TEST(a_job_s_page_is_checked)
 	CHECK_EQ(job_read(&job_page, HARP_PAGE_COMMS), FLOWS);
 	CHECK_EQ(job_read(&job_page, HARP_PAGE_LANES), FLOWS);
 	for (unsigned part = HARP_PAGE_JOB; part < HARP_PAGE_PARTS; part++) {
-		uint32_t count = lie->parts[part].count;
+		uint32_t count = job_header->parts[part].count;
 
-		lie->parts[part].count = 65537;
+		job_header->parts[part].count = 65537;
 		snprintf(text, sizeof(text),
 			 "the page's header is invalid: part %u exceeds the page", part);
 		CHECK_EQ(harp_page_check(job_page.fd, why, sizeof(why)), -EPROTO);
 		CHECK_STR(why, text);
 		CHECK_EQ(job_read(&job_page, (enum harp_page_part)part), -EPROTO);
-		lie->parts[part].count = count;
+		job_header->parts[part].count = count;
 	}
-	/* Records have locks of their own; one that never settles costs itself only. */
+	/* Each record has a sequence lock; one that stays locked does not affect the others. */
 	job.lanes[1].sequence = 1;
 	job.lanes[1].value[HARP_LANE_state] = HARP_PAGE_LANE_OPEN;
 	job.lanes[2].value[HARP_LANE_state] = HARP_PAGE_LANE_OPEN;
@@ -689,7 +687,7 @@ TEST(a_job_s_page_is_checked)
 	CHECK_EQ(harp_page_job_begin(page.bytes + 8, 1, &identity, &job), -EINVAL);
 	identity.size--;
 	CHECK_EQ(harp_page_job_begin(page.bytes, 1, &identity, &job), -EINVAL);
-	job_begin(&job_page, HARP_PAGE_FLOWS_MAX, &job); /* the largest there is has readers */
+	job_begin(&job_page, HARP_PAGE_FLOWS_MAX, &job); /* readers accept the largest page */
 	page_rig_free(&job_page);
 	job_begin(&job_page, 0, &job);
 	CHECK_EQ(job_read(&job_page, HARP_PAGE_LANES), 0);
@@ -719,7 +717,7 @@ TEST(a_newer_page_is_read)
 	header->part_count = HARP_PAGE_PARTS;
 }
 
-/* An older page has fewer fields: missing ones read as zero. */
+/* An older page has fewer fields; the reader sets missing ones to zero. */
 TEST(an_older_page_is_read)
 {
 	struct harp_page_place *status = &header->parts[HARP_PAGE_STATUS];
@@ -727,7 +725,7 @@ TEST(an_older_page_is_read)
 	struct harp_page_flow flow;
 	uint64_t values[256];
 
-	harp_stack_publish_note(rig->stack, "later than that version");
+	harp_stack_publish_note(rig->stack, "not in that version");
 	page_rig_publish();
 	header->part_count = HARP_PAGE_FLOWS;
 	header->parts[HARP_PAGE_FLOWS].offset = 3; /* not a part of that version */
@@ -745,7 +743,7 @@ TEST(an_older_page_is_read)
 
 /* ---- other files ----------------------------------------------------------------------------- */
 
-static int no_page_error(int fd)
+static int check_error(int fd)
 {
 	int rc = harp_page_check(fd, NULL, 0);
 
@@ -765,22 +763,22 @@ static int memfd(off_t bytes, int seals)
 
 TEST(other_files_are_no_page)
 {
-	const int all = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+	const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 	int pipes[2], fd;
 	uint64_t value;
 
 	CHECK_EQ(pipe(pipes), 0);
 	close(pipes[1]);
-	CHECK_EQ(no_page_error(pipes[0]), -EPERM);
-	CHECK_EQ(no_page_error(open("/dev/zero", O_RDONLY | O_CLOEXEC)), -EPERM);
-	CHECK_EQ(no_page_error(open("/", O_RDONLY | O_CLOEXEC)), -EPERM);
+	CHECK_EQ(check_error(pipes[0]), -EPERM);
+	CHECK_EQ(check_error(open("/dev/zero", O_RDONLY | O_CLOEXEC)), -EPERM);
+	CHECK_EQ(check_error(open("/", O_RDONLY | O_CLOEXEC)), -EPERM);
 	CHECK_EQ(harp_page_check(-1, NULL, 0), -EPERM);
-	CHECK_EQ(no_page_error(memfd(65536, 0)), -EPERM);
-	CHECK_EQ(no_page_error(memfd(65536, F_SEAL_GROW | F_SEAL_SEAL)), -EPERM);
-	CHECK_EQ(no_page_error(memfd(16, all)), -EMSGSIZE);
-	CHECK_EQ(no_page_error(memfd((off_t)1 << 40, all)), -EFBIG);
-	CHECK_EQ(no_page_error(memfd(65536, all)), -ENODATA);
-	/* Truncated while it is read: a reader that maps the page would get SIGBUS. */
+	CHECK_EQ(check_error(memfd(65536, 0)), -EPERM);
+	CHECK_EQ(check_error(memfd(65536, F_SEAL_GROW | F_SEAL_SEAL)), -EPERM);
+	CHECK_EQ(check_error(memfd(16, seals)), -EMSGSIZE);
+	CHECK_EQ(check_error(memfd((off_t)1 << 40, seals)), -EFBIG);
+	CHECK_EQ(check_error(memfd(65536, seals)), -ENODATA);
+	/* The file is truncated while it is read. A reader that mapped it would get SIGBUS. */
 	fd = memfd((off_t)page.size, 0);
 	CHECK_EQ(pwrite(fd, page.bytes, page.size, 0), page.size);
 	CHECK_EQ(harp_page_read(fd, HARP_PAGE_COUNTERS, 0, &value, 8, 1), 1);

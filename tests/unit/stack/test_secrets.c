@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_secrets.c - each secret of a stack comes from getrandom(), which this file replaces. */
+/* test_secrets.c - each secret of a stack comes from getrandom(), which this test replaces. */
 #include <errno.h>
 #include <sys/random.h>
 
@@ -10,18 +10,18 @@
 
 static struct {
 	unsigned draws, signals;
-	unsigned fail_at; /* 0: never; that draw and all after it fail */
-	int error;        /* 0: it returns too few bytes */
+	unsigned fail_at; /* this draw and all later ones fail; 0: none */
+	int error;        /* 0: a failing draw returns too few bytes */
 	struct {
 		size_t bytes;
-		uint8_t given[256];
-	} each[DRAWS_MAX];
+		uint8_t value[256];
+	} draw[DRAWS_MAX];
 } kernel;
 
 ssize_t getrandom(void *out, size_t bytes, unsigned flags)
 {
-	CHECK_EQ(flags, 0); /* it waits for entropy rather than fail */
-	CHECK(bytes <= sizeof(kernel.each[0].given));
+	CHECK_EQ(flags, 0); /* blocks until the kernel has entropy */
+	CHECK(bytes <= sizeof(kernel.draw[0].value));
 	if (kernel.signals) {
 		kernel.signals--;
 		errno = EINTR;
@@ -33,9 +33,9 @@ ssize_t getrandom(void *out, size_t bytes, unsigned flags)
 		return kernel.error ? -1 : (ssize_t)bytes - 1;
 	}
 	for (size_t i = 0; i < bytes; i++)
-		kernel.each[kernel.draws - 1].given[i] = (uint8_t)(kernel.draws * 31 + i * 7 + 1);
-	memcpy(out, kernel.each[kernel.draws - 1].given, bytes);
-	kernel.each[kernel.draws - 1].bytes = bytes;
+		kernel.draw[kernel.draws - 1].value[i] = (uint8_t)(kernel.draws * 31 + i * 7 + 1);
+	memcpy(out, kernel.draw[kernel.draws - 1].value, bytes);
+	kernel.draw[kernel.draws - 1].bytes = bytes;
 	return (ssize_t)bytes;
 }
 
@@ -58,8 +58,8 @@ static void destroy(struct harp_stack *stack, struct harp_nic *card)
 	harp_nic_destroy(card);
 }
 
-/* All secrets of a stack. */
-static unsigned secrets_of(const struct harp_stack *stack, struct siphash_key keys[8])
+/* Copies all secrets of a stack; returns their number. */
+static unsigned get_secrets(const struct harp_stack *stack, struct siphash_key keys[8])
 {
 	const struct siphash_key all[] = {
 		stack->eth.hash_key,     stack->ip.label_key,         stack->tcp.flows.secret,
@@ -71,16 +71,16 @@ static unsigned secrets_of(const struct harp_stack *stack, struct siphash_key ke
 	return sizeof(all) / sizeof(all[0]);
 }
 
-static bool is_drawn(const struct siphash_key *key)
+static bool is_from_kernel(const struct siphash_key *key)
 {
 	for (unsigned i = 0; i < kernel.draws; i++)
-		if (kernel.each[i].bytes == sizeof(*key) &&
-		    !memcmp(kernel.each[i].given, key, sizeof(*key)))
+		if (kernel.draw[i].bytes == sizeof(*key) &&
+		    !memcmp(kernel.draw[i].value, key, sizeof(*key)))
 			return true;
 	return false;
 }
 
-TEST(each_secret_is_the_kernel_s)
+TEST(each_secret_comes_from_the_kernel)
 {
 	struct siphash_key keys[8];
 	struct harp_stack *stack;
@@ -91,19 +91,19 @@ TEST(each_secret_is_the_kernel_s)
 	kernel.signals = SIGNALS;
 	CHECK_EQ(create(&stack, &card, 0), 0);
 	CHECK_EQ(kernel.signals, 0);
-	count = secrets_of(stack, keys);
+	count = get_secrets(stack, keys);
 	for (unsigned i = 0; i < count; i++) {
-		CHECK(is_drawn(&keys[i]));
+		CHECK(is_from_kernel(&keys[i]));
 		for (unsigned j = 0; j < i; j++)
 			CHECK(memcmp(&keys[i], &keys[j], sizeof(keys[i])));
 	}
-	/* One more seeds the generator, on which no key depends. */
+	/* One more draw seeds the generator, on which no key depends. */
 	CHECK_EQ(kernel.draws, count + 1);
 	destroy(stack, card);
 }
 
-/* The numbers of two stacks are the same here. */
-TEST(no_secret_follows_from_the_generator_s_state)
+/* Two generators with the same state give different keys. */
+TEST(keys_do_not_depend_on_the_generator_s_state)
 {
 	struct rng a, b;
 	struct siphash_key one, other;
@@ -126,16 +126,16 @@ TEST(a_seed_replays_all_secrets)
 
 	memset(&kernel, 0, sizeof(kernel));
 	CHECK_EQ(create(&stack, &card, 7), 0);
-	count = secrets_of(stack, first);
+	count = get_secrets(stack, first);
 	destroy(stack, card);
 	CHECK_EQ(create(&stack, &card, 7), 0);
-	secrets_of(stack, second);
+	get_secrets(stack, second);
 	destroy(stack, card);
 	CHECK(!memcmp(first, second, count * sizeof(first[0])));
 	CHECK_EQ(kernel.draws, 0);
 }
 
-TEST(no_stack_without_all_its_secrets)
+TEST(a_failed_draw_fails_the_stack)
 {
 	static const int errors[] = { ENOSYS, EPERM, 0 };
 	struct harp_stack *stack;
@@ -147,9 +147,9 @@ TEST(no_stack_without_all_its_secrets)
 	destroy(stack, card);
 	draws = kernel.draws;
 	for (unsigned e = 0; e < 3; e++) {
-		for (unsigned at = 1; at <= draws; at++) {
+		for (unsigned fail_at = 1; fail_at <= draws; fail_at++) {
 			memset(&kernel, 0, sizeof(kernel));
-			kernel.fail_at = at;
+			kernel.fail_at = fail_at;
 			kernel.error = errors[e];
 			CHECK_EQ(create(&stack, &card, 0), errors[e] ? -errors[e] : -EIO);
 			CHECK(!stack);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_stack.c - a stack's own API: options, reports, and ownership. */
+/* test_stack.c - a stack's API: options, ports, addresses, routes, captures, counters. */
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -9,12 +9,12 @@ static struct rig the_rig, *const rig = &the_rig;
 BEFORE_EACH(rig_open(rig))
 AFTER_EACH(rig_close(rig))
 
-static char logged[128];
+static char log_text[128];
 
-static void log_keep(void *ctx, enum harp_log_level level, const char *message)
+static void store_log(void *ctx, enum harp_log_level level, const char *message)
 {
 	CHECK_EQ(level, HARP_LOG_ERROR);
-	snprintf(logged, sizeof(logged), "%s", message);
+	snprintf(log_text, sizeof(log_text), "%s", message);
 }
 
 static void check_refused(struct harp_stack_options options, const char *text)
@@ -27,16 +27,16 @@ static void check_refused(struct harp_stack_options options, const char *text)
 	struct harp_nic *card;
 
 	options.size = sizeof(options);
-	options.hooks.log = log_keep;
-	logged[0] = '\0';
+	options.hooks.log = store_log;
+	log_text[0] = '\0';
 	CHECK_EQ(harp_nic_callback_create(&card, &nic), 0);
 	CHECK_EQ(harp_stack_create(&stack, card, &options), -EINVAL);
 	CHECK(!stack);
-	CHECK_STR(logged, text);
+	CHECK_STR(log_text, text);
 	harp_nic_destroy(card);
 }
 
-TEST(options_are_refused_by_name)
+TEST(errors_name_the_invalid_option)
 {
 	check_refused((struct harp_stack_options){ .max_conns = (1u << 20) + 1 },
 		      "harp_stack_create: max_conns is above 1048576");
@@ -52,9 +52,9 @@ TEST(options_are_refused_by_name)
 		      "harp_stack_create: neighbor_mode is neither OWN nor EXTERNAL");
 }
 
-TEST(a_port_is_listened_to_once)
+TEST(a_port_has_one_listener)
 {
-	struct harp_endpoint any = { .port = RIG_PORT }, chosen = { 0 }, own = any;
+	struct harp_endpoint any = { .port = RIG_PORT }, free_endpoint = { 0 }, own = any;
 	struct harp_listener *second = NULL, *free_port;
 
 	own.addr = harp_addr_v4(10, 0, 0, 1);
@@ -64,10 +64,10 @@ TEST(a_port_is_listened_to_once)
 	harp_listener_close(rig->listener);
 	CHECK_EQ(harp_tcp_listen(rig->stack, &own, NULL, &rig->listener), 0);
 	CHECK_EQ(harp_tcp_listen(rig->stack, &own, NULL, &second), -EADDRINUSE);
-	/* Port 0: any that is free. */
-	CHECK_EQ(harp_tcp_listen(rig->stack, &chosen, NULL, &free_port), 0);
-	harp_listener_endpoint(free_port, &chosen);
-	CHECK(chosen.port > RIG_PORT);
+	/* With port 0, the stack chooses a free port. */
+	CHECK_EQ(harp_tcp_listen(rig->stack, &free_endpoint, NULL, &free_port), 0);
+	harp_listener_endpoint(free_port, &free_endpoint);
+	CHECK(free_endpoint.port > RIG_PORT);
 	harp_listener_close(free_port);
 }
 
@@ -81,7 +81,8 @@ static int set_keepalive(uint64_t idle_ns, uint64_t interval_ns, uint32_t count)
 	return harp_conn_set_options(rig->conn, &opt);
 }
 
-/* A segment cut at the limit would be short although more bytes follow. */
+/* A write ends at the last full segment below the limit, so that no segment is short although more
+ * bytes follow. */
 TEST(the_unsent_limit_is_whole_segments)
 {
 	uint8_t bytes[20000] = { 0 };
@@ -97,21 +98,20 @@ TEST(the_unsent_limit_is_whole_segments)
 		CHECK_EQ(rig_expect(rig, TCP_ACK | (i == 2 ? TCP_PSH : 0))->len, 1448);
 	rig_silent(rig);
 	CHECK(rig_events(rig) & HARP_EVENT_WRITABLE);
-	/* In pieces, too; bytes that fit are accepted as they are. */
+	/* The same with two buffers; bytes that fit are all accepted. */
 	CHECK_EQ(harp_conn_send(rig->conn, iov, 2), 3 * 1448);
 	rig_poll(rig);
 	rig->out_head = rig->out_tail;
 	CHECK_EQ(harp_conn_send(rig->conn, &(struct iovec){ bytes, 5000 }, 1), 5000);
 	rig_poll(rig);
 	rig->out_head = rig->out_tail;
-	/* A limit of less than a segment is one, too. */
+	/* A limit below one segment applies exactly. */
 	rig->conn->opts.unsent_bytes_max = 700;
 	CHECK_EQ(harp_conn_send(rig->conn, &iov[1], 1), 700);
 }
 
-/* Keepalive is turned on when the connection has been idle for longer: the probe is sent at
- * once. */
-TEST(keepalive_may_be_asked_for_later)
+/* The connection has been idle for longer than the new interval, so the probe is sent at once. */
+TEST(keepalive_can_be_enabled_later)
 {
 	rig_established(rig, NULL);
 	rig_wait(rig, 100 * RIG_S);
@@ -119,12 +119,12 @@ TEST(keepalive_may_be_asked_for_later)
 	CHECK_EQ(set_keepalive(5 * RIG_S, RIG_S, 3), 0);
 	rig_wait(rig, RIG_S / 2);
 	CHECK_EQ(rig_expect(rig, TCP_ACK)->seq, rig->ack - 1);
-	rig_says(rig, rig_usual(rig, TCP_ACK, 0)); /* it answers */
+	rig_says(rig, rig_usual(rig, TCP_ACK, 0)); /* the peer answers */
 	CHECK_EQ(set_keepalive(0, 0, 0), 0);
 	rig_wait(rig, 100 * RIG_S);
 	rig_silent(rig);
 	CHECK_EQ(rig->conn->state, HARP_TCP_ESTABLISHED);
-	/* Now without an answer: three probes, a second apart. */
+	/* Without an answer: three probes at intervals of a second. */
 	CHECK_EQ(set_keepalive(5 * RIG_S, RIG_S, 3), 0);
 	rig_wait(rig, 4 * RIG_S);
 	CHECK_EQ(harp_conn_error(rig->conn), -ETIMEDOUT);
@@ -133,9 +133,9 @@ TEST(keepalive_may_be_asked_for_later)
 	rig->out_head = rig->out_tail;
 }
 
-/* Our address is removed and added again: bytes written meanwhile are sent then (RFC 1122
- * 4.2.3.5). */
-TEST(a_lost_address_is_waited_for)
+/* The local address is removed and added again. Bytes written meanwhile are sent afterwards
+ * (RFC 1122 section 4.2.3.5). */
+TEST(a_connection_survives_the_removal_of_its_address)
 {
 	struct harp_addr own = harp_addr_v4(10, 0, 0, 1);
 
@@ -152,7 +152,7 @@ TEST(a_lost_address_is_waited_for)
 	rig->out_head = rig->out_tail;
 }
 
-TEST(a_removed_route_is_unreachable)
+TEST(a_removed_route_is_not_used)
 {
 	struct harp_endpoint far = { .addr = harp_addr_v4(10, 9, 0, 1), .port = RIG_PEER_PORT };
 	struct harp_addr prefix = harp_addr_v4(10, 9, 0, 0), peer = harp_addr_v4(10, 0, 0, 2);
@@ -163,14 +163,13 @@ TEST(a_removed_route_is_unreachable)
 	CHECK_EQ(harp_tcp_connect(rig->stack, NULL, &far, NULL, &rig->conn), 0);
 	CHECK_EQ(harp_stack_route_remove(rig->stack, &prefix, 16), 0);
 	CHECK_EQ(harp_stack_route_remove(rig->stack, &prefix, 16), -ENOENT);
-	rig_poll(rig); /* its SYN has no route */
+	rig_poll(rig); /* the SYN has no route */
 	rig_silent(rig);
 	CHECK_EQ(rig->conn->state, HARP_TCP_SYN_SENT);
 	CHECK_EQ(harp_tcp_connect(rig->stack, NULL, &far, NULL, &conn), -ENETUNREACH);
 }
 
-/* A capture holds received and sent packets, and ends with the stack unless it is stopped
- * before. */
+/* A capture records received and sent packets until it is stopped or the stack ends. */
 TEST(a_capture_holds_both_directions)
 {
 	char path[] = "/tmp/harp-test-XXXXXX";
@@ -184,7 +183,7 @@ TEST(a_capture_holds_both_directions)
 	CHECK_EQ(harp_stack_capture_start(rig->stack, 1 << 16, 96), -EALREADY);
 	CHECK_EQ(harp_stack_capture_write(rig->stack, fd, 0), 0);
 	empty = lseek(fd, 0, SEEK_END);
-	rig_established(rig, NULL); /* three packets, each with a block of 32 bytes about it */
+	rig_established(rig, NULL); /* three packets, each in a block with 32 bytes of overhead */
 	CHECK_EQ(harp_stack_capture_write(rig->stack, fd, 0), 0);
 	CHECK(lseek(fd, 0, SEEK_END) - 2 * empty >= 3 * (32 + 54));
 	harp_stack_capture_stop(rig->stack);
@@ -196,7 +195,7 @@ TEST(a_capture_holds_both_directions)
 TEST(counters_and_states_have_names)
 {
 	unsigned count = harp_stats_count();
-	uint64_t values[512], one;
+	uint64_t values[512], value;
 
 	CHECK(count <= 512);
 	rig_established(rig, NULL);
@@ -204,8 +203,8 @@ TEST(counters_and_states_have_names)
 	CHECK_EQ(harp_stack_stats(rig->stack, values, 512), count);
 	for (unsigned i = 0; i < count; i++) {
 		CHECK(strlen(harp_stats_help(i)) > 0);
-		CHECK_EQ(harp_stack_stat(rig->stack, harp_stats_name(i), &one), 0);
-		CHECK_EQ(values[i], one);
+		CHECK_EQ(harp_stack_stat(rig->stack, harp_stats_name(i), &value), 0);
+		CHECK_EQ(values[i], value);
 	}
 	CHECK_EQ(harp_stack_stats(rig->stack, values, 3), 3);
 	CHECK(!harp_stats_name(count) && !harp_stats_help(count));
@@ -215,8 +214,8 @@ TEST(counters_and_states_have_names)
 	CHECK_STR(harp_tcp_state_name(HARP_TCP_CLOSED + 1), "?");
 }
 
-/* Its memory is large enough to be unmapped: a later write faults. */
-TEST(a_stack_ends_with_timers_of_all_kinds_on_one_list)
+/* The stack's memory is large enough to be unmapped, so a late write to a timer faults. */
+TEST(a_stack_with_pending_timers_is_destroyed)
 {
 	struct harp_nic_callbacks nic = { .size = sizeof(nic),
 					  .mac = { 2, 0, 0, 0, 0, 1 },
