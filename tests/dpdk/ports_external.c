@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ports_external.c - the application's memory on DPDK's devices. */
+/* ports_external.c - sends the application's memory in place on DPDK devices. */
 #include <errno.h>
 #include <rte_ethdev.h>
 #include <rte_mempool.h>
 
 #include "ports.h"
 
-/* A header, and bytes of the application's memory. */
+/* Sends a header, followed by bytes of the application's memory as external frame `number`. */
 static unsigned external_send(struct end *end, uint32_t number, const uint8_t *bytes)
 {
 	const uint64_t header = end->free[--end->free_count];
@@ -20,8 +20,8 @@ static unsigned external_send(struct end *end, uint32_t number, const uint8_t *b
 	return end->nic->ops->tx(end->nic, descs, 2, 1);
 }
 
-/* The next user of a queue does not have the memory of the previous one, and gets no completions of
- * its packets, whether they are in a ring or were not fetched. */
+/* The next user of a queue has none of the previous user's memory. It gets no completions of that
+ * user's packets, whether they are still in the ring or already received. */
 TEST(external_memory_ends_with_its_queue)
 {
 	static uint8_t memory[1000];
@@ -30,7 +30,7 @@ TEST(external_memory_ends_with_its_queue)
 	struct end end;
 
 	end_open(&end, "net_ring0", 0);
-	for (unsigned life = 0; life < 4; life++) {
+	for (unsigned round = 0; round < 4; round++) {
 		CHECK_EQ(end.nic->ops->memory_remove(end.nic, memory, sizeof(memory)), -ENOENT);
 		CHECK_EQ(end.nic->ops->complete(end.nic, addrs, 8, 1), 0);
 		CHECK_EQ(end.nic->ops->memory_add(end.nic, memory, sizeof(memory)), 0);
@@ -38,7 +38,7 @@ TEST(external_memory_ends_with_its_queue)
 		end.nic->ops->stats(end.nic, &stats);
 		CHECK_EQ(stats.tx_invalid, 0);
 		CHECK_EQ(end.nic->ops->memory_remove(end.nic, memory, sizeof(memory)), -EBUSY);
-		if (life & 1) { /* received, so its frame is free */
+		if (round & 1) { /* received, so its frame is free */
 			struct harp_desc desc;
 
 			end_fill(&end, 64);
@@ -46,10 +46,10 @@ TEST(external_memory_ends_with_its_queue)
 			CHECK_EQ(desc.len, 1054);
 		}
 		harp_nic_destroy(end.nic);
-		end_take(&end);
+		end_open_queue(&end);
 	}
-	CHECK(end_until(&end, &end, 1000, 1514, 1));
-	CHECK_EQ(end.wrong, 0);
+	CHECK(end_transfer(&end, &end, 1000, 1514, 1));
+	CHECK_EQ(end.errors, 0);
 	end_close(&end);
 }
 
@@ -73,25 +73,25 @@ static unsigned external_ask(struct end *end, uint8_t memory[1000], uint64_t *no
 	return asked;
 }
 
-/* The ring is not read, so the device keeps what was sent. After enough tries the memory is free,
- * the ring is empty, and the queue works. */
+/* The ring is not read, so the device keeps the sent packets. After repeated tries, the library
+ * empties the ring and releases the memory, and the queue works. */
 TEST(memory_in_a_full_ring_is_recovered)
 {
 	static uint8_t memory[3][1000];
 	uint64_t now_ns = 1;
-	unsigned asked;
+	unsigned tries;
 	struct end end;
 
 	end_open(&end, "net_ring0", 0);
 	for (unsigned i = 0; i < 3; i++)
 		CHECK_EQ(end.nic->ops->memory_add(end.nic, memory[i], sizeof(memory[i])), 0);
 	CHECK_EQ(end.nic->ops->memory_remove(end.nic, memory[1], sizeof(memory[1])), 0);
-	asked = external_ask(&end, memory[0], &now_ns, 10000000);
-	CHECK(asked > 50 && asked < 150); /* a second, by our clock */
-	/* With two seconds between the tries, each step is due at once. */
+	tries = external_ask(&end, memory[0], &now_ns, 10000000);
+	CHECK(tries > 50 && tries < 150); /* a second, in steps of 10 ms */
+	/* With two seconds between tries, each escalation is due immediately. */
 	CHECK_EQ(external_ask(&end, memory[2], &now_ns, 2000000000), 3);
-	CHECK(end_until(&end, &end, 1000, 1514, 1));
-	CHECK_EQ(end.wrong, 0);
+	CHECK(end_transfer(&end, &end, 1000, 1514, 1));
+	CHECK_EQ(end.errors, 0);
 	end_close(&end);
 }
 
@@ -100,7 +100,7 @@ static void mempool_count(struct rte_mempool *mempool, void *count)
 	*(unsigned *)count += strncmp(mempool->name, "harp_", 5) == 0;
 }
 
-static unsigned mempools(void)
+static unsigned count_mempools(void)
 {
 	unsigned count = 0;
 
@@ -108,9 +108,9 @@ static unsigned mempools(void)
 	return count;
 }
 
-/* Another owner holds sent packets, with the application's memory, when their port is closed. The
- * pools are freed with the last packet. */
-TEST(buffers_held_elsewhere_outlive_their_port)
+/* Another owner holds sent packets with the application's memory when their port is closed. The
+ * last packet frees the pools. */
+TEST(held_mbufs_outlive_their_port)
 {
 	static uint8_t memory[1000];
 	struct rte_mbuf *held[2];
@@ -119,23 +119,23 @@ TEST(buffers_held_elsewhere_outlive_their_port)
 
 	for (unsigned i = 0; i < 2; i++) {
 		end_open(&end, "net_ring0", 0);
-		CHECK_EQ(mempools(), 2 + 2 * i);
+		CHECK_EQ(count_mempools(), 2 + 2 * i);
 		CHECK_EQ(end.nic->ops->memory_add(end.nic, memory, sizeof(memory)), 0);
 		CHECK_EQ(external_send(&end, 3, memory), 2);
 		CHECK_EQ(rte_eth_dev_get_port_by_name("net_ring0", &id), 0);
 		CHECK_EQ(rte_eth_rx_burst(id, 0, &held[i], 1), 1);
 		end_close(&end);
 	}
-	CHECK_EQ(mempools(), 4);
+	CHECK_EQ(count_mempools(), 4);
 	rte_pktmbuf_free(held[0]);
 	end_open(&end, "net_ring1", 0);
-	CHECK_EQ(mempools(), 4);
+	CHECK_EQ(count_mempools(), 4);
 	rte_pktmbuf_free(held[1]);
 	end_close(&end);
-	CHECK_EQ(mempools(), 0);
+	CHECK_EQ(count_mempools(), 0);
 }
 
-/* A device behind a virtual one would read memory that is not mapped for it, so all is copied. */
+/* A device behind a virtual one may read memory that is not mapped for it, so the NIC copies. */
 TEST(a_nested_device_sends_nothing_in_place)
 {
 	struct end end;
@@ -144,7 +144,7 @@ TEST(a_nested_device_sends_nothing_in_place)
 	CHECK_EQ(end.nic->caps.external_count, 0);
 	CHECK_EQ(end.nic->ops->memory_add(end.nic, why, sizeof(why)), -ENOTSUP);
 	CHECK_EQ(end.nic->ops->memory_remove(end.nic, why, sizeof(why)), -ENOENT);
-	CHECK(end_until(&end, &end, 1000, 1514, 1));
+	CHECK(end_transfer(&end, &end, 1000, 1514, 1));
 	end_close(&end);
 	end_open(&end, "net_ring1", 0);
 	CHECK(end.nic->caps.external_count > 0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ports_peers.c - two processes on a memif, one of which is killed under traffic and starts again. */
+/* ports_peers.c - two processes on a memif; one is killed during traffic and restarted. */
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -29,24 +29,24 @@ void peers_end(void)
 	CHECK_EQ(rmdir(peers_folder), 0);
 }
 
-/* Both directions at full speed. False: nothing was sent or received, and this process has yielded, so
- * that the peer can run on the same core. */
-static bool end_turn(struct end *end)
+/* Sends and receives at full speed. Without progress, yields to a peer on the same core and returns
+ * false. */
+static bool end_exchange(struct end *end)
 {
 	uint64_t received = end->received;
-	bool moved;
+	bool has_progress;
 
 	end_fill(end, END_FRAMES / 2);
 	end_receive(end);
-	moved = end_send(end, 32, 1514, 1) > 0 || end->received != received;
-	if (!moved)
+	has_progress = end_send(end, 32, 1514, 1) > 0 || end->received != received;
+	if (!has_progress)
 		sched_yield();
 	end_complete(end);
-	return moved;
+	return has_progress;
 }
 
-/* Receives; yields if there was nothing. */
-static void end_listen(struct end *end)
+/* Receives, or yields. */
+static void end_receive_or_yield(struct end *end)
 {
 	uint64_t received = end->received;
 
@@ -65,10 +65,10 @@ void peer_main(const char *device, int ready_fd)
 	if (write(ready_fd, "", 1) != 1)
 		_exit(1);
 	for (;;)
-		end_turn(&end);
+		end_exchange(&end);
 }
 
-/* By exec, because a forked child cannot use its parent's DPDK. */
+/* Uses exec, because a forked child cannot use its parent's DPDK. */
 pid_t peer_start(const char *device)
 {
 	char byte, fd[16];
@@ -96,16 +96,16 @@ void peer_kill(pid_t peer)
 
 	kill(peer, SIGKILL);
 	CHECK_EQ(waitpid(peer, &status, 0), peer);
-	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL); /* it had not died before */
+	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL); /* it was still running */
 }
 
-bool peer_hears(struct end *end)
+bool receive_from_peer(struct end *end)
 {
 	uint64_t until_ns = test_now_ns() + 60000000000u, before = end->received;
 
 	while (end->received < before + 1000 && test_now_ns() < until_ns)
-		end_listen(end);
-	end->wrong = 0;
+		end_receive_or_yield(end);
+	end->errors = 0;
 	return end->received >= before + 1000;
 }
 
@@ -118,14 +118,14 @@ TEST(memif_connects_two_ports_of_a_process)
 	end_open(&a, peers_server, 9000);
 	end_open(&b, peers_client, 9000);
 	CHECK(end_wait_up(&a, true) && end_wait_up(&b, true));
-	CHECK(end_until(&a, &b, 20000, 9014, 1));
-	CHECK(end_until(&b, &a, 20000, 1514, 1));
-	/* The flags of a chain do not stay in the ring's slots. */
+	CHECK(end_transfer(&a, &b, 20000, 9014, 1));
+	CHECK(end_transfer(&b, &a, 20000, 1514, 1));
+	/* The ring's slots do not keep the flags of an earlier chain. */
 	for (unsigned i = 0; i < 100; i++) {
-		CHECK(end_until(&a, &b, 7, 9014, 3));
-		CHECK(end_until(&a, &b, 300, 60, 1));
+		CHECK(end_transfer(&a, &b, 7, 9014, 3));
+		CHECK(end_transfer(&a, &b, 300, 60, 1));
 	}
-	CHECK_EQ(a.wrong + b.wrong, 0);
+	CHECK_EQ(a.errors + b.errors, 0);
 	b.nic->ops->stats(b.nic, &stats);
 	CHECK_EQ(stats.copied_bytes, 0);
 	CHECK(stats.driver_copied_bytes >= 20000ull * (9014 + 1514));
@@ -135,35 +135,34 @@ TEST(memif_connects_two_ports_of_a_process)
 	peers_end();
 }
 
-/* The peer is killed five times while this process sends and receives. */
-static void dies(const char *ours, const char *theirs)
+/* Kills the peer five times while this process sends and receives. */
+static void check_peer_deaths(const char *ours, const char *theirs)
 {
-	struct end end;
-
 	pid_t peer = peer_start(theirs);
+	struct end end;
 
 	end_open(&end, ours, 0);
 	for (unsigned i = 0; i < 5; i++) {
 		CHECK(end_wait_up(&end, true));
-		CHECK(peer_hears(&end));
+		CHECK(receive_from_peer(&end));
 		peer_kill(peer);
-		/* At full speed until the driver has detected it. */
+		/* Exchange packets until the driver detects the death. */
 		uint64_t until_ns = test_now_ns() + 60000000000u;
 		struct harp_instance_port info = { .up = 1 };
 
 		while (info.up && test_now_ns() < until_ns) {
-			unsigned turns = 0;
+			unsigned rounds = 0;
 
 			/* A yield may take tens of milliseconds, so the link is read after each. */
-			while (turns < 1000 && end_turn(&end))
-				turns++;
+			while (rounds < 1000 && end_exchange(&end))
+				rounds++;
 			api->port_info(end.port, &info);
 		}
 		CHECK_EQ(info.up, 0);
 		CHECK_EQ(end.free_count + end.filled + end.sent, END_FRAMES);
 		peer = peer_start(theirs);
 	}
-	CHECK(peer_hears(&end));
+	CHECK(receive_from_peer(&end));
 	peer_kill(peer);
 	end_close(&end);
 }
@@ -171,13 +170,13 @@ static void dies(const char *ours, const char *theirs)
 TEST(a_memif_client_survives_its_server)
 {
 	peers_begin();
-	dies(peers_client, peers_server);
+	check_peer_deaths(peers_client, peers_server);
 	peers_end();
 }
 
 TEST(a_memif_server_survives_its_client)
 {
 	peers_begin();
-	dies(peers_server, peers_client);
+	check_peer_deaths(peers_server, peers_client);
 	peers_end();
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ports_virtio.c - offloads that virtio's driver leaves to its back end, which is this test. */
+/* ports_virtio.c - virtio's driver leaves offloads to its back end, which is this test. */
 #include <errno.h>
 #include <rte_ethdev.h>
 #include <rte_ip.h>
@@ -12,7 +12,7 @@
 #define PAYLOAD_MAX 9000u
 #define PIECE 1400u
 
-/* A packet of HARP's: headers and payload. */
+/* A packet that HARP sends. */
 struct gso {
 	bool v6;
 	uint32_t flags; /* HARP_DESC_TX_* and the segment size */
@@ -22,12 +22,12 @@ struct gso {
 static char folder[64], back_end[128], card[128];
 static uint16_t back_id;
 
-/* ---- the back-end ------------------------------------------------------------------------------ */
+/* ---- back end -------------------------------------------------------------------------------- */
 
 static bool back_open(void)
 {
 	const struct harp_dpdk_eal_options opt = { .size = sizeof(opt), .huge_pages = 1 };
-	/* Otherwise net_vhost would compute checksums. */
+	/* Without these offloads, net_vhost would compute checksums. */
 	const struct rte_eth_conf conf = {
 		.rxmode.offloads = RTE_ETH_RX_OFFLOAD_TCP_CKSUM | RTE_ETH_RX_OFFLOAD_UDP_CKSUM,
 	};
@@ -65,25 +65,25 @@ static struct rte_mbuf *back_receive(void)
 	return packet;
 }
 
-/* ---- GSO packets ------------------------------------------------------------------------------- */
+/* ---- GSO packets ----------------------------------------------------------------------------- */
 
-static uint8_t gso_byte(uint32_t at)
+static uint8_t gso_byte(uint32_t offset)
 {
-	return (uint8_t)(at * 7 + at / 251);
+	return (uint8_t)(offset * 7 + offset / 251);
 }
 
-static void gso_headers(uint8_t *at, const struct gso *gso)
+static void gso_write_headers(uint8_t *packet, const struct gso *gso)
 {
-	const uint32_t tcp_at = 14 + (gso->v6 ? 40 : 20);
+	const uint32_t tcp_offset = 14 + (gso->v6 ? 40 : 20);
 	const uint16_t bytes = (uint16_t)(gso->header_bytes - 14 + gso->payload_bytes);
-	struct rte_tcp_hdr *tcp = (struct rte_tcp_hdr *)(at + tcp_at);
+	struct rte_tcp_hdr *tcp = (struct rte_tcp_hdr *)(packet + tcp_offset);
 
-	memset(at, 0, gso->header_bytes);
-	memset(at, 2, 12);
-	at[12] = gso->v6 ? 0x86 : 0x08;
-	at[13] = gso->v6 ? 0xdd : 0x00;
+	memset(packet, 0, gso->header_bytes);
+	memset(packet, 2, 12);
+	packet[12] = gso->v6 ? 0x86 : 0x08;
+	packet[13] = gso->v6 ? 0xdd : 0x00;
 	if (gso->v6) {
-		*(struct rte_ipv6_hdr *)(at + 14) = (struct rte_ipv6_hdr){
+		*(struct rte_ipv6_hdr *)(packet + 14) = (struct rte_ipv6_hdr){
 			.vtc_flow = RTE_BE32(0x60000000),
 			.payload_len = rte_cpu_to_be_16((uint16_t)(bytes - 40)),
 			.proto = IPPROTO_TCP,
@@ -93,7 +93,7 @@ static void gso_headers(uint8_t *at, const struct gso *gso)
 			.dst_addr[15] = 1,
 		};
 	} else {
-		struct rte_ipv4_hdr *ip = (struct rte_ipv4_hdr *)(at + 14);
+		struct rte_ipv4_hdr *ip = (struct rte_ipv4_hdr *)(packet + 14);
 
 		*ip = (struct rte_ipv4_hdr){
 			.version_ihl = 0x45,
@@ -110,7 +110,7 @@ static void gso_headers(uint8_t *at, const struct gso *gso)
 	tcp->tcp_flags = RTE_TCP_ACK_FLAG;
 }
 
-/* In frames of PIECE bytes, the first of which begins with the headers. */
+/* Sends the payload in frames of PIECE bytes; the first one begins with the headers. */
 static void gso_send(struct end *end, struct gso *gso)
 {
 	struct harp_desc descs[16];
@@ -124,7 +124,7 @@ static void gso_send(struct end *end, struct gso *gso)
 
 		descs[n] = (struct harp_desc){ .addr = addr, .len = len, .flags = HARP_DESC_MORE };
 		if (n == 0) {
-			gso_headers(to, gso);
+			gso_write_headers(to, gso);
 			descs[0].len += gso->header_bytes;
 			descs[0].flags |= gso->flags;
 			to += gso->header_bytes;
@@ -139,29 +139,29 @@ static void gso_send(struct end *end, struct gso *gso)
 	end->sent += n;
 }
 
-/* The back end gets unchanged headers, the sum of the pseudo-header, and the segment size. */
+/* The back end receives unchanged headers, the pseudo-header's checksum, and the segment size. */
 static void gso_check(const struct rte_mbuf *packet, const struct gso *gso)
 {
-	const bool cut = gso->flags & HARP_DESC_TX_TSO;
+	const bool is_tso = gso->flags & HARP_DESC_TX_TSO;
 	const uint32_t mss = gso->flags >> HARP_DESC_MSS_SHIFT;
-	uint8_t room[PAYLOAD_MAX + 100];
-	const uint8_t *at = rte_pktmbuf_read(packet, 0, packet->pkt_len, room);
-	uint32_t wrong = 0;
+	uint8_t copy[PAYLOAD_MAX + 100];
+	const uint8_t *bytes = rte_pktmbuf_read(packet, 0, packet->pkt_len, copy);
+	uint32_t errors = 0;
 
 	CHECK_EQ(packet->pkt_len, gso->header_bytes + gso->payload_bytes);
 	CHECK_EQ(packet->ol_flags & RTE_MBUF_F_RX_L4_CKSUM_MASK, RTE_MBUF_F_RX_L4_CKSUM_NONE);
-	CHECK_EQ((packet->ol_flags & RTE_MBUF_F_RX_LRO) != 0, cut);
-	if (cut)
+	CHECK_EQ((packet->ol_flags & RTE_MBUF_F_RX_LRO) != 0, is_tso);
+	if (is_tso)
 		CHECK_EQ(packet->tso_segsz, mss);
 	const struct rte_tcp_hdr *tcp =
-		(const struct rte_tcp_hdr *)(at + gso->header_bytes - sizeof(*tcp));
+		(const struct rte_tcp_hdr *)(bytes + gso->header_bytes - sizeof(*tcp));
 
 	if (gso->v6) {
-		const struct rte_ipv6_hdr *ip = (const struct rte_ipv6_hdr *)(at + 14);
+		const struct rte_ipv6_hdr *ip = (const struct rte_ipv6_hdr *)(bytes + 14);
 
 		CHECK_EQ(tcp->cksum, rte_ipv6_phdr_cksum(ip, 0));
 	} else {
-		const struct rte_ipv4_hdr *ip = (const struct rte_ipv4_hdr *)(at + 14);
+		const struct rte_ipv4_hdr *ip = (const struct rte_ipv4_hdr *)(bytes + 14);
 
 		CHECK_EQ(rte_raw_cksum(ip, sizeof(*ip)), 0xffff);
 		CHECK_EQ(tcp->cksum, rte_ipv4_phdr_cksum(ip, 0));
@@ -169,8 +169,8 @@ static void gso_check(const struct rte_mbuf *packet, const struct gso *gso)
 	CHECK_EQ(tcp->sent_seq, RTE_BE32(0x12345678));
 	CHECK_EQ(tcp->data_off, 0x50);
 	for (uint32_t i = 0; i < gso->payload_bytes; i++)
-		wrong += at[gso->header_bytes + i] != gso_byte(i);
-	CHECK_EQ(wrong, 0);
+		errors += bytes[gso->header_bytes + i] != gso_byte(i);
+	CHECK_EQ(errors, 0);
 }
 
 TEST(virtio_leaves_offloads_to_its_back_end)
@@ -183,14 +183,14 @@ TEST(virtio_leaves_offloads_to_its_back_end)
 		{ .payload_bytes = 2001,
 		  .flags = HARP_DESC_TX_CSUM | HARP_DESC_TX_TSO | 1000u << HARP_DESC_MSS_SHIFT },
 	};
-	const uint32_t asked =
+	const uint32_t features =
 		HARP_NIC_TX_CSUM | HARP_NIC_TX_TSO | HARP_NIC_TX_MULTI | HARP_NIC_TX_LAZY;
 	struct harp_nic_stats stats;
 	struct end end;
 
 	CHECK(back_open());
 	end_open(&end, card, 0);
-	CHECK_EQ(end.nic->caps.features & asked, asked);
+	CHECK_EQ(end.nic->caps.features & features, features);
 	CHECK(end_wait_up(&end, true));
 	for (unsigned i = 0; i < 200; i++) {
 		struct gso gso = gso_packets[i % 4];

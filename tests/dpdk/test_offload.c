@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_offload.c - offload flags by a packet's headers; packets that no device can finish are refused. */
+/* test_offload.c - derives offload flags from packet headers; packets without complete headers are
+ * refused. */
 #include <rte_ip.h>
 #include <rte_tcp.h>
 #include <rte_udp.h>
@@ -12,8 +13,8 @@
 static uint8_t bytes[256];
 static struct rte_mbuf mbuf;
 
-/* Ethernet, tagged or not, IP of that version and what follows it; the length of all. */
-static uint32_t packet(bool tagged, unsigned version, uint8_t proto, uint32_t options)
+/* Writes Ethernet, IP, and TCP or UDP headers; returns their length. */
+static uint32_t build_packet(bool tagged, unsigned version, uint8_t proto, uint32_t options)
 {
 	uint32_t l2_len = tagged ? 18 : 14, l4_len = proto == IPPROTO_UDP ? 8 : 20 + options;
 	uint32_t l3_len = version == 4 ? 20 : 40;
@@ -30,13 +31,13 @@ static uint32_t packet(bool tagged, unsigned version, uint8_t proto, uint32_t op
 	return l2_len + l3_len + l4_len;
 }
 
-static bool asked(uint32_t len, uint32_t flags)
+static bool set_offload(uint32_t len, uint32_t flags)
 {
 	mbuf = (struct rte_mbuf){ .buf_addr = bytes, .data_len = (uint16_t)len, .pkt_len = len };
 	return offload_packet(&mbuf, flags);
 }
 
-static void lengths_are(unsigned l2_len, unsigned l3_len)
+static void check_lengths(unsigned l2_len, unsigned l3_len)
 {
 	CHECK_EQ(mbuf.l2_len, l2_len);
 	CHECK_EQ(mbuf.l3_len, l3_len);
@@ -44,54 +45,55 @@ static void lengths_are(unsigned l2_len, unsigned l3_len)
 
 TEST(a_checksum_is_left_to_the_device)
 {
-	CHECK(asked(packet(false, 4, IPPROTO_TCP, 12), HARP_DESC_TX_CSUM));
+	CHECK(set_offload(build_packet(false, 4, IPPROTO_TCP, 12), HARP_DESC_TX_CSUM));
 	CHECK(mbuf.ol_flags == (RTE_MBUF_F_TX_IPV4 | RTE_MBUF_F_TX_TCP_CKSUM));
-	lengths_are(14, 20);
+	check_lengths(14, 20);
 	CHECK_EQ(mbuf.l4_len, 32);
-	CHECK_EQ(bytes[24], 0x77); /* HARP's own */
-	CHECK(asked(packet(true, 6, IPPROTO_UDP, 0), HARP_DESC_TX_CSUM));
+	CHECK_EQ(bytes[24], 0x77); /* HARP's, unchanged */
+	CHECK(set_offload(build_packet(true, 6, IPPROTO_UDP, 0), HARP_DESC_TX_CSUM));
 	CHECK(mbuf.ol_flags == (RTE_MBUF_F_TX_IPV6 | RTE_MBUF_F_TX_UDP_CKSUM));
-	lengths_are(18, 40);
+	check_lengths(18, 40);
 }
 
 TEST(a_gso_packet_is_left_to_the_device)
 {
-	CHECK(asked(packet(true, 4, IPPROTO_TCP, 0), TSO(1448)));
+	CHECK(set_offload(build_packet(true, 4, IPPROTO_TCP, 0), TSO(1448)));
 	CHECK(mbuf.ol_flags == (RTE_MBUF_F_TX_IPV4 | RTE_MBUF_F_TX_IP_CKSUM |
 				RTE_MBUF_F_TX_TCP_CKSUM | RTE_MBUF_F_TX_TCP_SEG));
-	lengths_are(18, 20);
+	check_lengths(18, 20);
 	CHECK_EQ(mbuf.l4_len, 20);
 	CHECK_EQ(mbuf.tso_segsz, 1448);
-	CHECK_EQ(bytes[28] | bytes[29], 0); /* each segment has its own */
-	CHECK(asked(packet(false, 6, IPPROTO_TCP, 12), TSO(8928)));
+	CHECK_EQ(bytes[28] | bytes[29], 0); /* the device computes each segment's */
+	CHECK(set_offload(build_packet(false, 6, IPPROTO_TCP, 12), TSO(8928)));
 	CHECK(mbuf.ol_flags ==
 	      (RTE_MBUF_F_TX_IPV6 | RTE_MBUF_F_TX_TCP_CKSUM | RTE_MBUF_F_TX_TCP_SEG));
 	CHECK_EQ(mbuf.tso_segsz, 8928);
 }
 
-TEST(a_packet_that_no_device_can_finish_is_refused)
+TEST(packets_without_known_headers_are_refused)
 {
 	static const struct {
 		bool tagged;
 		unsigned version;
 		uint8_t proto;
-	} whole[] = {
+	} packets[] = {
 		{ false, 4, IPPROTO_TCP }, { true, 4, IPPROTO_TCP },  { false, 6, IPPROTO_TCP },
 		{ true, 6, IPPROTO_TCP },  { false, 4, IPPROTO_UDP }, { true, 6, IPPROTO_UDP },
 	};
 
-	/* Headers that do not lie in the first mbuf. */
-	for (unsigned i = 0; i < sizeof(whole) / sizeof(whole[0]); i++) {
-		uint32_t len = packet(whole[i].tagged, whole[i].version, whole[i].proto, 0);
+	/* The headers are not all in the first mbuf. */
+	for (unsigned i = 0; i < sizeof(packets) / sizeof(packets[0]); i++) {
+		uint32_t len =
+			build_packet(packets[i].tagged, packets[i].version, packets[i].proto, 0);
 
-		CHECK(asked(len, HARP_DESC_TX_CSUM));
-		CHECK(!asked(len - 1, HARP_DESC_TX_CSUM));
-		CHECK(!asked(20, HARP_DESC_TX_CSUM));
+		CHECK(set_offload(len, HARP_DESC_TX_CSUM));
+		CHECK(!set_offload(len - 1, HARP_DESC_TX_CSUM));
+		CHECK(!set_offload(20, HARP_DESC_TX_CSUM));
 	}
-	CHECK(!asked(packet(false, 4, IPPROTO_UDP, 0), TSO(1448)));
-	CHECK(!asked(packet(false, 4, IPPROTO_ICMP, 0), HARP_DESC_TX_CSUM));
-	packet(false, 4, IPPROTO_TCP, 0);
+	CHECK(!set_offload(build_packet(false, 4, IPPROTO_UDP, 0), TSO(1448)));
+	CHECK(!set_offload(build_packet(false, 4, IPPROTO_ICMP, 0), HARP_DESC_TX_CSUM));
+	build_packet(false, 4, IPPROTO_TCP, 0);
 	bytes[12] = 0x08;
 	bytes[13] = 0x06; /* ARP */
-	CHECK(!asked(60, HARP_DESC_TX_CSUM));
+	CHECK(!set_offload(60, HARP_DESC_TX_CSUM));
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_rss.c - the queue that a device chooses, by valid, missing and impossible reports of it. */
+/* test_rss.c - the RSS rule of a device from complete, incomplete and invalid reports. */
 #include <errno.h>
 
 #include "check.h"
@@ -34,7 +34,7 @@ int rte_eth_dev_rss_hash_conf_get(uint16_t id, struct rte_eth_rss_conf *conf)
 	return 0;
 }
 
-/* Entry i: each group of 64 has a bit for each of its entries that is asked for. */
+/* The queue in entry i of the table. */
 static uint16_t entry(unsigned i)
 {
 	return (uint16_t)((i * 7 + i / 64) % device.queues);
@@ -54,17 +54,17 @@ int rte_eth_dev_rss_reta_query(uint16_t id, struct rte_eth_rss_reta_entry64 *gro
 	return 0;
 }
 
-static struct harp_rss asked(struct device of)
+static struct harp_rss read_rss(struct device report)
 {
-	struct dpdk_port port = { .id = 5, .queues = of.queues };
+	struct dpdk_port port = { .id = 5, .queues = report.queues };
 	struct harp_rss rss;
 
-	device = of;
-	port.info.hash_key_size = of.key_bytes;
-	port.info.reta_size = of.table_count;
+	device = report;
+	port.info.hash_key_size = report.key_bytes;
+	port.info.reta_size = report.table_count;
 	memset(&rss, 0x77, sizeof(rss));
 	CHECK_EQ(port_rss((const struct harp_dpdk_port *)&port, &rss), 0);
-	CHECK_EQ(rss.queues, of.queues);
+	CHECK_EQ(rss.queues, report.queues);
 	return rss;
 }
 
@@ -73,7 +73,7 @@ TEST(a_reported_table_is_used)
 	static const uint16_t counts[] = { 1, 64, 100, 128, HARP_RSS_TABLE_MAX };
 
 	for (unsigned n = 0; n < sizeof(counts) / sizeof(counts[0]); n++) {
-		struct harp_rss rss = asked((struct device){
+		struct harp_rss rss = read_rss((struct device){
 			.key_bytes = 40, .queues = 8, .table_count = counts[n], .hashes = TCP });
 
 		CHECK_EQ(rss.kind, HARP_RSS_TOEPLITZ);
@@ -85,13 +85,13 @@ TEST(a_reported_table_is_used)
 	}
 }
 
-/* A longer key, of which the rest counts for nothing here; and a packet of the verification suite. */
+/* Queue of a packet of the verification suite. The longer key does not change its hash. */
 TEST(a_published_packet_has_its_queue)
 {
-	struct harp_rss rss = asked((struct device){ .key_bytes = HARP_RSS_KEY_MAX,
-						     .queues = 8,
-						     .table_count = 128,
-						     .hashes = TCP | RTE_ETH_RSS_IPV4 });
+	struct harp_rss rss = read_rss((struct device){ .key_bytes = HARP_RSS_KEY_MAX,
+							.queues = 8,
+							.table_count = 128,
+							.hashes = TCP | RTE_ETH_RSS_IPV4 });
 	const struct harp_endpoint from = { .addr = harp_addr_v4(66, 9, 149, 187), .port = 2794 };
 	const struct harp_endpoint to = { .addr = harp_addr_v4(161, 142, 100, 80), .port = 1766 };
 
@@ -100,7 +100,7 @@ TEST(a_published_packet_has_its_queue)
 	CHECK_EQ(harp_rss_queue(&rss, &from, &to), entry(0x51ccc178 % 128));
 }
 
-/* Several queues, and the report is not enough to compute one. */
+/* With several queues, the rule is unknown if the report is incomplete. */
 TEST(an_incomplete_report_is_unknown)
 {
 	const struct device good = {
@@ -114,22 +114,22 @@ TEST(an_incomplete_report_is_unknown)
 	bad[1].key_bytes = 39;
 	bad[2].key_bytes = HARP_RSS_KEY_MAX + 1;
 	bad[3].conf_err = -ENOTSUP;
-	bad[4].hashes = RTE_ETH_RSS_NONFRAG_IPV4_TCP; /* IPv6 goes elsewhere */
+	bad[4].hashes = RTE_ETH_RSS_NONFRAG_IPV4_TCP; /* not for IPv6 */
 	bad[5].hashes = RTE_ETH_RSS_IP;
 	bad[6].table_count = 0;
 	bad[7].table_count = HARP_RSS_TABLE_MAX + 1;
 	bad[8].table_err = -EIO;
 	for (unsigned i = 0; i < 9; i++)
-		CHECK_EQ(asked(bad[i]).kind, HARP_RSS_UNKNOWN);
-	CHECK_EQ(asked(good).kind, HARP_RSS_TOEPLITZ);
+		CHECK_EQ(read_rss(bad[i]).kind, HARP_RSS_UNKNOWN);
+	CHECK_EQ(read_rss(good).kind, HARP_RSS_TOEPLITZ);
 }
 
 /* With one queue the report does not matter. */
 TEST(one_queue_needs_no_rule)
 {
-	CHECK_EQ(asked((struct device){ .queues = 1 }).kind, HARP_RSS_NONE);
-	CHECK_EQ(asked((struct device){
-			       .key_bytes = 40, .queues = 1, .table_count = 128, .hashes = TCP })
+	CHECK_EQ(read_rss((struct device){ .queues = 1 }).kind, HARP_RSS_NONE);
+	CHECK_EQ(read_rss((struct device){
+				  .key_bytes = 40, .queues = 1, .table_count = 128, .hashes = TCP })
 			 .kind,
 		 HARP_RSS_NONE);
 }
