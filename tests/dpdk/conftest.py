@@ -1,25 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures that skip a test if this build has no DPDK."""
+"""Fixtures that skip a test if the build has no DPDK."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dpdk_tools import Ends
+from dpdk_tools import DpdkTools
 
 from harp.errors import HarpError
 
 
 @pytest.fixture
-def ends(build_dir: Path) -> Iterator[Ends]:
+def tools(build_dir: Path) -> Iterator[DpdkTools]:
     """The tools of this build."""
-    ends = Ends(build_dir)
-    if not (ends.library / "libharp-dpdk.so").is_file():
-        pytest.skip(
-            "this build is without DPDK: libdpdk was not there (apt-get install libdpdk-dev)"
-        )
-    yield ends
-    ends.close()
+    tools = DpdkTools(build_dir)
+    if not (tools.library / "libharp-dpdk.so").is_file():
+        pytest.skip("this build has no DPDK: install libdpdk-dev and build again")
+    yield tools
+    tools.close()
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harp-tcp on DPDK ports: each end of a stream is a process with its own environment."""
+"""Runs harp-tcp on DPDK ports; each end of a stream is a process."""
 
 import json
 import os
@@ -12,12 +12,12 @@ from typing import Any
 from netns_tools import Tools, outcome
 
 WAIT_S = 120
-# Other tests' devices and huge pages are left alone.
+# Does not use PCI devices or huge pages.
 ENVIRONMENT = {"HARP_DPDK_ARGS": "--no-pci", "HARP_DPDK_HUGE_PAGES": "never"}
 
 
-class Here:
-    """This namespace, in place of a host of the laboratory."""
+class LocalHost:
+    """Starts processes in this namespace, like a host of the lab in its own."""
 
     def popen(self, args: Sequence[str | Path]) -> "subprocess.Popen[str]":
         return subprocess.Popen(
@@ -29,10 +29,10 @@ class Here:
         )
 
 
-HERE: Any = Here()
+LOCAL_HOST: Any = LocalHost()
 
 
-class Ends(Tools):
+class DpdkTools(Tools):
     """Starts harp-tcp and collects its reports."""
 
     @property
@@ -41,53 +41,60 @@ class Ends(Tools):
         return self.build / "dataplane" / "dpdk"
 
     def command(self, verb: str, address: str, spec: str | None, *more: str) -> list[str | Path]:
-        """harp-tcp on a port, or the kernel's (None)."""
-        side: list[str | Path] = ["--kernel"]
+        """The harp-tcp command for a port; spec None: kernel TCP."""
+        stack: list[str | Path] = ["--kernel"]
         if spec is not None:
-            side = ["--ifname", f"dpdk:{spec}", "--lib-dir", self.library]
+            stack = ["--ifname", f"dpdk:{spec}", "--lib-dir", self.library]
         settings = [f"{name}={value}" for name, value in ENVIRONMENT.items()]
-        return ["env", *settings, self.tcp, verb, address, "7000", *side, *more, "-o", "json"]
+        return ["env", *settings, self.tcp, verb, address, "7000", *stack, *more, "-o", "json"]
 
     def serve_port(
-        self, address: str, spec: str | None, *more: str, verb: str = "serve", host: Any = HERE
+        self,
+        address: str,
+        spec: str | None,
+        *more: str,
+        verb: str = "serve",
+        host: Any = LOCAL_HOST,
     ) -> "subprocess.Popen[str]":
-        """A server that is ready."""
+        """Start a server and wait until it is ready."""
         return self.serve(host, self.command(verb, address, spec, *more))
 
-    def call(self, verb: str, address: str, spec: str | None, *more: str, host: Any = HERE) -> Any:
-        """The report of a client, which must succeed."""
+    def run_client(
+        self, verb: str, address: str, spec: str | None, *more: str, host: Any = LOCAL_HOST
+    ) -> Any:
+        """Run a client, which must succeed; return its report."""
         out, err, status = outcome(host, self.command(verb, address, spec, *more), WAIT_S)
         assert status == 0, err
         return json.loads(out)
 
-    def refused(self, spec: str, host: Any = HERE) -> str:
-        """The last line of a client that cannot open its port."""
+    def open_error(self, spec: str, host: Any = LOCAL_HOST) -> str:
+        """Run a client that cannot open its port; return the last line of its error."""
         _, err, status = outcome(host, self.command("send", "10.9.0.1", spec), WAIT_S)
         assert status == 1, err
         return err.strip().splitlines()[-1]
 
 
 def finish(server: "subprocess.Popen[str]") -> tuple[list[Any], str]:
-    """The reports and the stderr of a server that ends by itself."""
+    """Wait until a server exits; return its reports and its stderr."""
     out, err = server.communicate(timeout=WAIT_S)
     assert server.returncode == 0, err
     return [json.loads(line) for line in out.splitlines()], err
 
 
 def memif(role: str, folder: Path, number: int, mtu: int = 1500, more: str = "") -> str:
-    """A port on one end of a memif; addresses 10.9.0.N and fd00:9::N."""
+    """A port on one end of a memif, with addresses 10.9.0.N and fd00:9::N."""
     device = f"net_memif0,role={role},socket={folder}/memif.sock"
     return f"{device};ip=10.9.0.{number}/24;ip=fd00:9::{number}/64;mtu={mtu}{more}"
 
 
-def other_dpdk(library: Path, folder: Path) -> Path:
-    """A folder for LD_LIBRARY_PATH with a DPDK without the symbols that the library needs."""
-    listed = subprocess.run(
+def create_empty_dpdk(library: Path, folder: Path) -> Path:
+    """Create a DPDK library without symbols in a folder for LD_LIBRARY_PATH."""
+    dynamic = subprocess.run(
         ["readelf", "-d", library], capture_output=True, text=True, check=True
     ).stdout
-    found = re.search(r"librte_ethdev\.so\.[0-9.]+", listed)
-    assert found, listed
-    name = found[0]
-    stub = ("gcc", "-shared", f"-Wl,-soname,{name}", "-x", "c", os.devnull, "-o", folder / name)
-    subprocess.run(stub, check=True)
+    match = re.search(r"librte_ethdev\.so\.[0-9.]+", dynamic)
+    assert match, dynamic
+    name = match[0]
+    command = ("gcc", "-shared", f"-Wl,-soname,{name}", "-x", "c", os.devnull, "-o", folder / name)
+    subprocess.run(command, check=True)
     return folder

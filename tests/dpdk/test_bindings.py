@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harp.dpdk: the scenes of bindings_scenes.py, each in its own process and network namespace, and
-the examples of docs/dpdk-python.md."""
+"""harp.dpdk: runs each case of bindings_cases.py in its own process and network namespace, and the
+examples of docs/dpdk-python.md."""
 
 import os
 import re
@@ -11,23 +11,22 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FILE = Path(__file__).with_name("bindings_scenes.py")
-SCENES = re.findall(r"^def (\w+)\(\) -> None:", FILE.read_text(), re.MULTILINE)
-WITHOUT = """
+FILE = Path(__file__).with_name("bindings_cases.py")
+CASES = re.findall(r"^def (\w+)\(\) -> None:", FILE.read_text(), re.MULTILINE)
+IMPORT_WITHOUT_DPDK = """
 import sys
 sys.modules["harp._dpdk"] = None
 import harp.dpdk
 """
 
 
-@pytest.mark.parametrize("scene", SCENES)
-def test_a_scene_passes(scene: str, bindings: None) -> None:
-    if scene == "ports_say_what_they_are" and os.geteuid() != 0:
+@pytest.mark.parametrize("case", CASES)
+def test_a_case_passes(case: str, bindings: None) -> None:
+    if case == "ports_report_their_properties" and os.geteuid() != 0:
         pytest.skip("needs root: a tap device")
-    # In a namespace of its own where we may make one.
-    words = ["unshare", "--net"] if os.geteuid() == 0 else []
+    namespace = ["unshare", "--net"] if os.geteuid() == 0 else []
     done = subprocess.run(
-        [*words, sys.executable, str(FILE), scene],
+        [*namespace, sys.executable, str(FILE), case],
         env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": "1"},
         capture_output=True,
         text=True,
@@ -35,10 +34,10 @@ def test_a_scene_passes(scene: str, bindings: None) -> None:
         check=False,
     )
     if done.returncode:
-        pytest.fail(f"{scene}: {done.returncode}\n{(done.stdout + done.stderr)[-4000:]}", False)
+        pytest.fail(f"{case}: {done.returncode}\n{(done.stdout + done.stderr)[-4000:]}", False)
 
 
-# What each of the page's examples prints, a pattern a line.
+# A pattern for each line that the document's examples print.
 PRINTED = """\
 DPDK \\d+\\.\\d+.* huge pages: False
 net_ring [0:]+ 1500 \\d+ \\('MULTI_SEGS',\\)
@@ -53,12 +52,12 @@ Ether / IP / ICMP .*
 """
 
 
-def test_the_examples_of_the_page_run(tmp_path: Path, bindings: None) -> None:
-    """Unchanged, in their order, in one process; they print exactly these lines."""
+def test_the_document_examples_run(tmp_path: Path, bindings: None) -> None:
+    """They run in order in one process and print exactly the expected lines."""
     text = (ROOT / "docs" / "dpdk-python.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     assert len(blocks) == text.count("```python") > 5
-    script = tmp_path / "walk.py"
+    script = tmp_path / "examples.py"
     script.write_text("\n".join(blocks))
     command = [sys.executable, "-W", "error::ResourceWarning", str(script)]
     done = subprocess.run(
@@ -71,19 +70,23 @@ def test_the_examples_of_the_page_run(tmp_path: Path, bindings: None) -> None:
         assert re.fullmatch(pattern, line), (pattern, line)
 
 
-def test_a_missing_library_is_named() -> None:
-    """A build without DPDK: one line, with the remedy, also as an ImportError."""
+def test_a_missing_library_is_reported() -> None:
+    """Without DPDK, the import raises an ImportError with one line that gives the remedy."""
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-c", IMPORT_WITHOUT_DPDK],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     last = done.stderr.strip().splitlines()[-1]
     assert last == (
         "harp.dpdk._binding.MissingError: harp.dpdk: built without DPDK: install libdpdk-dev and"
         " rebuild"
     )
-    ask = "try:\n import harp.dpdk\nexcept ImportError as e:\n print(type(e).__mro__[1].__name__)"
-    code = WITHOUT.replace("import harp.dpdk\n", ask + "\n")
-    asked = subprocess.run(
+    catch = "try:\n import harp.dpdk\nexcept ImportError as e:\n print(type(e).__mro__[1].__name__)"
+    code = IMPORT_WITHOUT_DPDK.replace("import harp.dpdk\n", catch + "\n")
+    done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    assert asked.stdout.strip() == "HarpError"
+    assert done.stdout.strip() == "HarpError"

@@ -9,7 +9,7 @@ import pytest
 
 from harp.errors import Exit
 
-pytestmark = pytest.mark.usefixtures("need_root", "ends")
+pytestmark = pytest.mark.usefixtures("need_root", "tools")
 
 
 def harpctl(*args: str) -> "subprocess.CompletedProcess[str]":
@@ -42,7 +42,7 @@ def test_bench_idle_over_memif_uses_the_ports() -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "words"),
+    ("args", "text"),
     [
         (("demo", "--hosts", "3"), "2 hosts with one rank each"),
         (("demo", "--daemon"), "leave --daemon out"),
@@ -51,27 +51,27 @@ def test_bench_idle_over_memif_uses_the_ports() -> None:
         (("bench", "idle", "--nic", "dpdk-frog"), "is not one of"),
     ],
 )
-def test_options_that_memif_excludes_are_refused(args: tuple[str, ...], words: str) -> None:
-    """In one line, before a host is created."""
+def test_options_that_memif_excludes_are_refused(args: tuple[str, ...], text: str) -> None:
+    """The error is one line, printed before a host is created."""
     nic = () if "--nic" in args else ("--nic", "dpdk-memif")
     done = harpctl(*args, *nic)
     assert done.returncode == Exit.USAGE
-    assert words in " ".join(done.stderr.split())
+    assert text in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
 
 
-def test_bench_counts_copies_and_judges() -> None:
+def test_bench_counts_copies_and_checks_targets() -> None:
     args = ("--mtu", "1500", "--flows", "2", "--rounds", "1", "--seconds", "0.5")
     done = harpctl("bench", "dpdk", *args, "-o", "json")
     assert done.returncode in (Exit.OK, Exit.FAILURE), done.stderr
-    report = json.loads(done.stdout)  # a failure of its own prints none
+    report = json.loads(done.stdout)  # a crash prints no report
     (result,) = report["results"]
     median = result["median"]
     assert set(median) == {"raw", "harp frames x2", "harp external x2", "kernel x2"}
-    assert all(each["gbit_per_s"] > 0 for each in median.values())
+    assert all(row["gbit_per_s"] > 0 for row in median.values())
     assert median["harp frames x2"]["sender_copied"] == 0
     assert median["harp external x2"]["sender_copied"] < 0.01
     assert median["harp frames x2"]["nic_copied"] == 0
-    assert 0.99 < median["harp frames x2"]["driver_copied"] < 1.01  # memif's own
+    assert 0.99 < median["harp frames x2"]["driver_copied"] < 1.01  # by memif
     assert report["ok"] == all(result["met"].values())
     assert (done.returncode == Exit.OK) == report["ok"]

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HARP's TCP between two processes over memif: every byte, both families."""
+"""HARP's TCP between two processes over memif, in both address families."""
 
 import sys
 from pathlib import Path
 
 import pytest
-from dpdk_tools import HERE, Ends, finish, memif
+from dpdk_tools import LOCAL_HOST, DpdkTools, finish, memif
 
 BYTES = 16 << 20
 HEADERS = {"10.9.0.1": 52, "fd00:9::1": 72}  # IP, TCP, timestamps
@@ -17,12 +17,14 @@ HEADERS = {"10.9.0.1": 52, "fd00:9::1": 72}  # IP, TCP, timestamps
     "1500-10.9.0.1-send", "1500-fd00:9::1-recv", "9000-10.9.0.1-recv", "9000-fd00:9::1-send"
 )
 @pytest.mark.parametrize("mtu", [1500, 9000])
-def test_bytes_arrive(ends: Ends, tmp_path: Path, mtu: int, address: str, test: str) -> None:
-    server = ends.serve_port(address, memif("server", tmp_path, 1, mtu))
-    near = ends.call(test, address, memif("client", tmp_path, 2, mtu), "--bytes", str(BYTES))
-    (far,), _ = finish(server)
-    assert near["bytes"] == BYTES
-    for conn in (near["conn"], far):
+def test_bytes_arrive(tools: DpdkTools, tmp_path: Path, mtu: int, address: str, test: str) -> None:
+    server = tools.serve_port(address, memif("server", tmp_path, 1, mtu))
+    client = tools.run_client(
+        test, address, memif("client", tmp_path, 2, mtu), "--bytes", str(BYTES)
+    )
+    (server_conn,), _ = finish(server)
+    assert client["bytes"] == BYTES
+    for conn in (client["conn"], server_conn):
         assert conn["path"].startswith("DPDK 2")
         assert f"net_memif on net_memif0 queue 0, MTU {mtu}" in conn["path"]
         assert conn["snd_mss_bytes"] == mtu - HEADERS[address]
@@ -55,15 +57,15 @@ with Instance(sys.argv[1]) as instance:
 """
 
 
-def test_the_python_binding_transfers_bytes(ends: Ends, tmp_path: Path) -> None:
-    """Calls of harp.Instance block, although the NIC has no descriptor to wait on."""
-    texts = [f"dpdk:{memif(role, tmp_path, n)}" for role, n in (("server", 1), ("client", 2))]
-    server = HERE.popen([sys.executable, "-c", PYTHON, texts[0], "serve"])
-    ends.started.append(server)
+def test_the_python_bindings_transfer_bytes(tools: DpdkTools, tmp_path: Path) -> None:
+    """Calls of harp.Instance can block although the NIC has no descriptor to wait on."""
+    specs = [f"dpdk:{memif(role, tmp_path, n)}" for role, n in (("server", 1), ("client", 2))]
+    server = LOCAL_HOST.popen([sys.executable, "-c", PYTHON, specs[0], "serve"])
+    tools.started.append(server)
     assert server.stdout is not None
     assert server.stdout.readline().startswith("DPDK 2")
-    client = HERE.popen([sys.executable, "-c", PYTHON, texts[1], "call"])
-    ends.started.append(client)
+    client = LOCAL_HOST.popen([sys.executable, "-c", PYTHON, specs[1], "call"])
+    tools.started.append(client)
     for process in (client, server):
         _, err = process.communicate(timeout=120)
         assert process.returncode == 0, err

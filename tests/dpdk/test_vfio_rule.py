@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""conf/99-harp-vfio.rules, as udev applies it: it opens one card's VFIO group, and no other."""
+"""udev applies conf/99-harp-vfio.rules: the rule opens the VFIO group of one NIC and no other."""
 
 import shutil
 import subprocess
@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 RULES = Path(__file__).parents[2] / "conf" / "99-harp-vfio.rules"
-CARD = "0000:00:06.0"
+NIC = "0000:00:06.0"
 
-# udev reads these rules alone, and says what they make of the device lo.
+# udev reads only these rules and prints their effect on the device lo.
 APPLY = """set -e
 mount --make-rprivate /
 mount -t tmpfs none /run
@@ -21,14 +21,14 @@ udevadm test /sys/class/net/lo 2>&1
 
 
 @pytest.mark.parametrize(
-    ("devices", "opened"),
-    [([CARD], True), (["0000:00:07.0"], False), ([], False)],
-    ids=["card", "other-card", "empty"],
+    ("devices", "is_opened"),
+    [([NIC], True), (["0000:00:07.0"], False), ([], False)],
+    ids=["nic", "other-nic", "empty"],
 )
-def test_only_the_named_card_is_opened(
-    need_root: None, tmp_path: Path, devices: list[str], opened: bool
+def test_only_the_named_nic_is_opened(
+    need_root: None, tmp_path: Path, devices: list[str], is_opened: bool
 ) -> None:
-    """The device lo replaces the group, because a machine without VFIO has none."""
+    """The device lo takes the place of the group, because the test host may not have VFIO."""
     if not shutil.which("udevadm"):
         pytest.skip("udevadm is not installed")
     groups = tmp_path / "groups"
@@ -45,6 +45,6 @@ def test_only_the_named_card_is_opened(
         text = text.replace(old, new)
     rules = tmp_path / "99-harp.rules"
     rules.write_text(text)
-    shell = ["unshare", "--mount", "sh", "-c", APPLY, "sh", str(rules)]
-    done = subprocess.run(shell, capture_output=True, text=True, timeout=60, check=True)
-    assert ("HARP_OPENED=lo" in done.stdout) == opened
+    command = ["unshare", "--mount", "sh", "-c", APPLY, "sh", str(rules)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert ("HARP_OPENED=lo" in done.stdout) == is_opened

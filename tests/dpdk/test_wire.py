@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harpctl bench wire --nic dpdk:...`: raw frames between ports, by the generator of harp.dpdk."""
+"""`harpctl bench wire --nic dpdk:...` exchanges raw frames between ports with harp.dpdk."""
 
 import json
 import os
@@ -18,24 +18,24 @@ HARPCTL = Path(sys.executable).with_name("harpctl")
 pytestmark = pytest.mark.usefixtures("bindings")
 
 
-def wire(*words: str) -> subprocess.CompletedProcess[str]:
+def run_wire(*args: str) -> subprocess.CompletedProcess[str]:
     """Run the command for a second."""
-    command = [HARPCTL, "bench", "wire", "--seconds", "1", *words]
+    command = [HARPCTL, "bench", "wire", "--seconds", "1", *args]
     return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
 
 
-def report(*words: str) -> Any:
-    """Its JSON output."""
-    done = wire(*words, "-o", "json")
+def wire_report(*args: str) -> Any:
+    """Run the command; return its JSON output."""
+    done = run_wire(*args, "-o", "json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def test_memif_makes_its_peer() -> None:
-    """Every frame arrives whole at the other process, and pings are answered."""
+def test_a_memif_without_a_peer_gets_one() -> None:
+    """The command starts the peer. Every frame arrives there whole, and pings are answered."""
     mtu = 9000
-    found = report("--nic", "dpdk:net_memif0", "--mtu", str(mtu))
-    stream, ping = found["stream"], found["pingpong"]
+    report = wire_report("--nic", "dpdk:net_memif0", "--mtu", str(mtu))
+    stream, ping = report["stream"], report["pingpong"]
     sent, received = stream["sent"], stream["received"]
     assert stream["mode"].startswith("dpdk net_memif")
     assert stream["frame_bytes"] == mtu + 14
@@ -48,41 +48,43 @@ def test_memif_makes_its_peer() -> None:
     assert 0 < ping["rtt_ns"]["min"] <= ping["rtt_ns"]["p50"] <= ping["rtt_ns"]["max"]
 
 
-def test_a_signal_leaves_nothing(tmp_path: Path) -> None:
-    """The memif's folder is removed, and no process stays."""
+def test_a_signal_leaves_no_files(tmp_path: Path) -> None:
+    """The command removes the memif's folder."""
     command = [HARPCTL, "bench", "wire", "--seconds", "60", "--nic", "dpdk:net_memif0"]
     with subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(tmp_path)}
-    ) as running:
+    ) as process:
         while not list(tmp_path.glob("harp-wire-*/*")):  # the server listens
-            assert running.poll() is None
+            assert process.poll() is None
             time.sleep(0.02)
-        running.send_signal(signal.SIGHUP)
-        _, words = running.communicate(timeout=60)
-    assert (running.returncode, words) == (Exit.INTERRUPTED, "\nharpctl: interrupted\n")
+        process.send_signal(signal.SIGHUP)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (Exit.INTERRUPTED, "\nharpctl: interrupted\n")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_two_named_ports_exchange_frames(tmp_path: Path) -> None:
-    """--peer names the other port."""
+    """--peer selects the other port."""
     shared = f"id=3,socket-abstract=no,socket={tmp_path}/wire.sock"
-    found = report("--nic", f"dpdk:net_memif0,role=client,{shared}",
-                   "--peer", f"dpdk:net_memif1,role=server,{shared}", "--size", "200")  # fmt: skip
-    received = found["stream"]["received"]
-    assert found["stream"]["sent"]["packets"] == received["packets"] + received["late"] > 0
+    nic = f"dpdk:net_memif0,role=client,{shared}"
+    peer = f"dpdk:net_memif1,role=server,{shared}"
+    report = wire_report("--nic", nic, "--peer", peer, "--size", "200")
+    received = report["stream"]["received"]
+    assert report["stream"]["sent"]["packets"] == received["packets"] + received["late"] > 0
     assert received["bytes"] == received["packets"] * 200
 
 
-def test_a_port_alone_sends() -> None:
-    """Without a peer, the frames that the driver took are counted."""
-    found = report("--nic", "dpdk:net_null0")
-    assert found["pingpong"] is None
-    assert found["stream"]["sent"]["packets"] == found["stream"]["sent"]["stats"]["tx_packets"] > 0
-    assert found["stream"]["mode"].startswith("dpdk net_null")
+def test_a_port_without_a_peer_sends() -> None:
+    """The frames that the driver accepted are counted."""
+    report = wire_report("--nic", "dpdk:net_null0")
+    sent = report["stream"]["sent"]
+    assert report["pingpong"] is None
+    assert sent["packets"] == sent["stats"]["tx_packets"] > 0
+    assert report["stream"]["mode"].startswith("dpdk net_null")
 
 
 @pytest.mark.parametrize(
-    ("words", "complaint"),
+    ("args", "error"),
     [
         (["--nic", "eth0"], "dpdk:DEVICE"),
         (["--nic", "dpdk:nosuch"], "nosuch: no such device"),
@@ -90,9 +92,9 @@ def test_a_port_alone_sends() -> None:
         (["--nic", "dpdk:net_null0", "--peer", "dpdk:frog"], "frog: no such device"),
     ],
 )
-def test_invalid_options_are_refused(words: list[str], complaint: str) -> None:
-    """One line that names what is wrong; no process stays."""
-    done = wire(*words)
+def test_invalid_options_are_refused(args: list[str], error: str) -> None:
+    """The error names the invalid option."""
+    done = run_wire(*args)
     assert done.returncode != 0
-    assert complaint in done.stderr
+    assert error in done.stderr
     assert "Traceback" not in done.stderr

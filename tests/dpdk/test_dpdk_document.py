@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the commands of docs/dpdk.md on a machine of their own (tests/netns/machine.py), and compare
+"""Runs the commands of docs/dpdk.md on a simulated machine (tests/netns/machine.py) and compares
 exit codes and output."""
 
 import re
@@ -27,45 +27,45 @@ def machine(need_root: None, build_dir: Path) -> Iterator[Machine]:
     folder.chmod(0o755)
     with Lab() as lab:
         extra = {"HARP_DPDK_HUGE_PAGES": "never", "COLUMNS": "200"}
-        made = Machine(lab.hosts[0], folder, extra=extra)
+        machine = Machine(lab.hosts[0], folder, extra=extra)
         try:
-            made.start()
-            made.program("harp-tcp", build_dir / "tools" / "tcp" / "harp-tcp")
-            assert made.run("rm -rf /etc/harp; ip link set lo up") == ("", 0)
-            yield made
+            machine.start()
+            machine.program("harp-tcp", build_dir / "tools" / "tcp" / "harp-tcp")
+            assert machine.run("rm -rf /etc/harp; ip link set lo up") == ("", 0)
+            yield machine
         finally:
-            made.close()
+            machine.close()
 
 
-def test_the_commands_of_the_page_work(machine: Machine, build_dir: Path) -> None:
+def test_the_commands_of_the_document_work(machine: Machine, build_dir: Path) -> None:
     assert len(STEPS) > 15
     for step in STEPS:
         where = f"{PAGE.name}:{step.number}: {step.command}"
-        # The page says where a source tree has it; this may be another build.
+        # The document names the default build directory.
         command = step.command.replace("build/dataplane/", f"{build_dir}/dataplane/")
         if command != "wait":
             command = f"cd {ROOT}; {command}"
         machine.type_in(replace(step, command=command), where)
         if command.endswith("&"):
-            _, printed = machine.background[-1]
-            wait_until(lambda out=printed: "ready\n" in out.read_text(), where)
+            _, output = machine.background[-1]
+            wait_until(lambda out=output: "ready\n" in out.read_text(), where)
 
 
-def test_the_page_s_keys_are_those_of_a_port_s_text() -> None:
-    """The table of keys, the parser and harp.toml agree."""
+def test_the_document_lists_all_keys_of_a_port() -> None:
+    """The document's table, the parser and harp.toml have the same keys."""
     from harp._core import port_spec
     from harp.config.keys import tables
 
     rows = re.findall(r"^\| `(\w+=[^`]+)` \| `(\w+)` \|", PAGE.read_text(), re.MULTILINE)
     assert {name for _, name in rows} == set(tables()["dpdk"]) - {"device", "cores"}
-    text = "net_null0;ip=192.0.2.1/32;" + ";".join(word for word, _ in rows)
+    text = "net_null0;ip=192.0.2.1/32;" + ";".join(key for key, _ in rows)
     spec = port_spec(text)
     assert (spec.name, spec.queues, spec.vlan_id, spec.take_default_route) == ("rail0", 4, 7, True)
-    for word, _ in rows:
-        assert word in spec.text or word == "frames=8192"
+    for key, _ in rows:
+        assert key in spec.text or key == "frames=8192"
 
 
-def test_the_page_s_binding_is_what_check_advises() -> None:
+def test_the_document_binds_as_harpctl_check_advises() -> None:
     from harp.nicprep import pci
 
     device = pci.PciDevice("0000:00:06.0", "ena", ("eth1",), True, None, -1, Path())
