@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks of harp-bench as processes of a test."""
+"""Runs ranks of harp-bench as processes of a test."""
 
 import json
 import subprocess
@@ -12,25 +12,25 @@ Running = subprocess.Popen[str]
 
 REMOTE_ERROR = 6  # ncclRemoteError
 PLUGIN_FAILED = 4  # harp-bench's exit code
-HANGS_S = 60
+TIMEOUT_S = 60
 
 
 def bench(mode: str, rank: int, ranks: int, root: str, *args: str | Path) -> list[str]:
     """The command of one rank. The plugin is HARP's unless args name another one."""
-    words = [_paths.find("harp-bench"), mode, "--rank", rank, "--ranks", ranks, "--root", root]
+    command = [_paths.find("harp-bench"), mode, "--rank", rank, "--ranks", ranks, "--root", root]
     plugin = () if "--plugin" in args else ("--plugin", _paths.plugin())
-    return [str(word) for word in (*words, "--timeout", HANGS_S, *plugin, *args)]
+    return [str(word) for word in (*command, "--timeout", TIMEOUT_S, *plugin, *args)]
 
 
 def finish(process: Running) -> None:
-    """No process outlives its test."""
+    """Kill the process if it runs, and read its output."""
     if process.poll() is None:
         process.kill()
     process.communicate()
 
 
 def event(process: Running) -> dict[str, Any]:
-    """The next JSON line that a role prints."""
+    """The next JSON line that the process prints."""
     assert process.stdout is not None
     line = process.stdout.readline()
     assert line, process.communicate()[1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks without privileges, in namespaces of containers, on NICs that the hosts' harpd leases."""
+"""Unprivileged ranks in containers use NICs that the harpd of each host leases to them."""
 
 import contextlib
 import json
@@ -19,44 +19,44 @@ from harp.lab import Lab, LabOptions
 
 
 class Containers:
-    """Two containers, joined by a network of their own, and the NICs of two hosts."""
+    """Two containers with a network between them, and two hosts with NICs."""
 
-    def __init__(self, nics: Lab, inside: Lab, daemons: list[HostDaemon]) -> None:
-        self.nics, self.inside, self.daemons = nics, inside, daemons
-        self.root = f"[{inside.hosts[0].address}]:7000"
+    def __init__(self, nics: Lab, network: Lab, daemons: list[HostDaemon]) -> None:
+        self.nics, self.network, self.daemons = nics, network, daemons
+        self.root = f"[{network.hosts[0].address}]:7000"
 
     def start(
         self, rank: int, mode: str, *args: str, host: int | None = None, **more: str
     ) -> Running:
-        """A rank, which leases from the harpd of its host; more: variables."""
+        """Start a rank that leases from the harpd of a host. more: environment variables."""
         daemon = self.daemons[rank if host is None else host]
-        words = bench(mode, rank, 2, self.root, "--ifname", "eth0", *args, "--timeout", "10")
+        command = bench(mode, rank, 2, self.root, "--ifname", "eth0", *args, "--timeout", "10")
         variables = {"HARP_SOCKET": str(daemon.socket), "NCCL_DEBUG": "INFO", **more}
-        return self.inside.hosts[rank].popen([*NOBODY, *words], env=os.environ | variables)
+        return self.network.hosts[rank].popen([*NOBODY, *command], env=os.environ | variables)
 
     def run(self, mode: str, *args: str, **more: Any) -> tuple[dict[str, Any], list[str]]:
-        """Both ranks to a good end: rank 0's JSON, and what each said."""
+        """Run both ranks, which must succeed; return rank 0's JSON and each rank's stderr."""
         ranks = [self.start(rank, mode, *args, **more) for rank in range(2)]
         try:
-            ended = [rank.communicate(timeout=60) for rank in ranks]
+            outputs = [rank.communicate(timeout=60) for rank in ranks]
         finally:
             for rank in ranks:
                 finish(rank)
-        assert [rank.returncode for rank in ranks] == [0, 0], ended
-        return json.loads(ended[0][0]), [err for _, err in ended]
+        assert [rank.returncode for rank in ranks] == [0, 0], outputs
+        return json.loads(outputs[0][0]), [err for _, err in outputs]
 
 
 @pytest.fixture(params=[1], ids=[""])
 def containers(request: pytest.FixtureRequest, need_root: None) -> Iterator[Containers]:
-    """Two hosts with a NIC and a harpd each. Nothing of a NIC is in a container."""
+    """Two hosts, each with a NIC and harpd. The containers have no NIC."""
     with contextlib.ExitStack() as stack:
         nics = stack.enter_context(Lab(LabOptions(queues=request.param)))
-        inside = stack.enter_context(Lab(LabOptions(ipv6=True)))
+        network = stack.enter_context(Lab(LabOptions(ipv6=True)))
         daemons = [HostDaemon(host) for host in nics.hosts]
         for daemon in daemons:
             stack.callback(daemon.close)
             daemon.start()
-        yield Containers(nics, inside, daemons)
+        yield Containers(nics, network, daemons)
 
 
 @pytest.mark.parametrize(
@@ -70,30 +70,30 @@ def containers(request: pytest.FixtureRequest, need_root: None) -> Iterator[Cont
 def test_ranks_of_user_nobody_in_containers_agree(
     containers: Containers, args: tuple[str, ...]
 ) -> None:
-    document, said = containers.run(*args)
+    document, logs = containers.run(*args)
     assert document["wrong"] == 0
     assert document["device"] == "eth0"
-    for rank in said:
-        assert "leases eth0 of another namespace (1 of 1 queues free)" in rank
-        assert "path HARP: AF_XDP generic copy on eth0 queue" in rank
-        assert "connected by HARP TCP 10.77.0." in rank
-        assert "kernel TCP" not in rank
-        assert "WARN" not in rank
+    for log in logs:
+        assert "leases eth0 of another namespace (1 of 1 queues free)" in log
+        assert "path HARP: AF_XDP generic copy on eth0 queue" in log
+        assert "connected by HARP TCP 10.77.0." in log
+        assert "kernel TCP" not in log
+        assert "WARN" not in log
     for daemon in containers.daemons:
-        wait_until(lambda d=daemon: "given back" in d.log_text(), "the lease is given back")
+        wait_until(lambda d=daemon: "given back" in d.log_text(), "the release of the lease")
 
 
 @pytest.mark.parametrize("containers", [4], indirect=True, ids=["4-queues"])
-def test_ranks_agree_on_a_nic_that_keeps_queues(containers: Containers) -> None:
-    """A veth of four queues: queue 0 of each side reaches the other's, and nothing else; kernel
-    lanes are impossible. Each rank has four instances, and its comms find the one that works."""
+def test_ranks_agree_on_a_veth_with_several_queues(containers: Containers) -> None:
+    """On a veth with four queues, only the two queues 0 reach each other. Kernel lanes are not
+    possible. Each rank has four instances, and its comms use the instance on queue 0."""
     args = ("allreduce", "--sizes", "4:3,1024:3,262144:3", "--channels", "4")
-    document, said = containers.run(*args, HARP_INSTANCES="4")
+    document, logs = containers.run(*args, HARP_INSTANCES="4")
     assert document["wrong"] == 0
-    for rank in said:
-        ways = [line for line in rank.splitlines() if "connected by" in line]
-        assert len(ways) >= 4
-        assert all(" on eth0 queue 0" in line for line in ways), ways
+    for log in logs:
+        lanes = [line for line in log.splitlines() if "connected by" in line]
+        assert len(lanes) >= 4
+        assert all(" on eth0 queue 0" in line for line in lanes), lanes
 
 
 def test_settings_of_harp_toml_reach_the_job(containers: Containers) -> None:
@@ -102,16 +102,16 @@ def test_settings_of_harp_toml_reach_the_job(containers: Containers) -> None:
         with daemon.file.open("a") as file:
             file.write("[job]\nframes = 2048\n")
         daemon.start()
-    _, said = containers.run("lat", "--sizes", "8:10")
-    assert all("2048 frames of 2048" in rank for rank in said)
-    _, said = containers.run("lat", "--sizes", "8:10", HARP_FRAMES="4096")
-    assert all("4096 frames of 2048" in rank for rank in said)
+    _, logs = containers.run("lat", "--sizes", "8:10")
+    assert all("2048 frames of 2048" in log for log in logs)
+    _, logs = containers.run("lat", "--sizes", "8:10", HARP_FRAMES="4096")
+    assert all("4096 frames of 2048" in log for log in logs)
 
 
-def lease_held(pid: int) -> bool:
-    """Has the process a descriptor of a lease's memory?"""
+def has_lease(pid: int) -> bool:
+    """Does the process have a descriptor of a lease's memory?"""
     for fd in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # just closed
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
             if "memfd:harp" in str(fd.readlink()):
                 return True
     return False
@@ -124,12 +124,12 @@ def test_a_killed_job_frees_its_queue_while_its_child_lives(containers: Containe
         stack.callback(finish, survivor)
         victim = containers.start(1, "source", "--sizes", "64K", "--fork-child")
         stack.callback(finish, victim)
-        ready, dead = event(survivor), event(victim)
-        assert ready["event"] == dead["event"] == "ready"
-        stack.callback(os.kill, dead["child"], signal.SIGKILL)
-        # The parent may print before its child has run at all.
-        wait_until(lambda: not lease_held(dead["child"]), "the child lets go of the lease")
-        os.kill(dead["pid"], signal.SIGKILL)
+        ready, victim_ready = event(survivor), event(victim)
+        assert ready["event"] == victim_ready["event"] == "ready"
+        stack.callback(os.kill, victim_ready["child"], signal.SIGKILL)
+        # The parent may print before its child runs.
+        wait_until(lambda: not has_lease(victim_ready["child"]), "the child has closed the lease")
+        os.kill(victim_ready["pid"], signal.SIGKILL)
         error = event(survivor)
         assert (error["event"], error["nccl"]) == ("error", REMOTE_ERROR)
         wait_until(
@@ -140,31 +140,33 @@ def test_a_killed_job_frees_its_queue_while_its_child_lives(containers: Containe
 
 
 # --------------------------------------------------------------------------------------------------
-# What cannot be.
+# Errors.
 #
-def refused(containers: Containers, **more: Any) -> list[str]:
-    """Two ranks that come to nothing; what each said."""
+def failing_ranks(containers: Containers, **more: Any) -> list[str]:
+    """Run two ranks, at least one of which must fail; return each rank's stderr."""
     ranks = [containers.start(rank, "lat", "--sizes", "8:10", **more) for rank in range(2)]
     try:
-        said = [rank.communicate(timeout=60)[1] for rank in ranks]
+        errors = [rank.communicate(timeout=60)[1] for rank in ranks]
     finally:
         for rank in ranks:
             finish(rank)
     assert any(rank.returncode for rank in ranks)
-    return said
+    return errors
 
 
 @pytest.mark.parametrize("containers", [2], indirect=True, ids=["2-queues"])
 def test_two_containers_of_one_host_are_refused_with_a_reason(containers: Containers) -> None:
-    said = " ".join(refused(containers, host=0))
-    assert "cannot reach the peer: the peer is on this host: its packets never reach a NIC" in said
-    assert "cannot use a NIC of another network namespace" in said
+    errors = " ".join(failing_ranks(containers, host=0))
+    assert (
+        "cannot reach the peer: the peer is on this host: its packets never reach a NIC" in errors
+    )
+    assert "cannot use a NIC of another network namespace" in errors
 
 
 def test_a_required_harpd_that_is_absent_fails_init(containers: Containers) -> None:
-    said = refused(containers, HARP_DAEMON="require", HARP_SOCKET="/nonexistent/harpd.sock")
+    errors = failing_ranks(containers, HARP_DAEMON="require", HARP_SOCKET="/nonexistent/harpd.sock")
     line = "HARP_DAEMON=require, but /nonexistent/harpd.sock: no such socket; is harpd running"
-    assert line in said[0]
+    assert line in errors[0]
 
 
 @pytest.mark.parametrize(
@@ -178,9 +180,9 @@ def test_a_required_harpd_that_is_absent_fails_init(containers: Containers) -> N
 def test_without_harpd_kernel_lanes_are_used_and_both_reasons_logged(
     containers: Containers, variables: dict[str, str], reason: str
 ) -> None:
-    document, said = containers.run("lat", "--sizes", "8:10", **variables)
+    document, logs = containers.run("lat", "--sizes", "8:10", **variables)
     assert document["wrong"] == 0
-    for rank in said:
-        path = rank.split("path kernel TCP: ")[1].splitlines()[0]
+    for log in logs:
+        path = log.split("path kernel TCP: ")[1].splitlines()[0]
         assert path.startswith("eth0 queue 0: CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF missing")
         assert reason in path
