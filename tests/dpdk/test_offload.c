@@ -49,7 +49,7 @@ TEST(a_checksum_is_left_to_the_device)
 	CHECK(mbuf.ol_flags == (RTE_MBUF_F_TX_IPV4 | RTE_MBUF_F_TX_TCP_CKSUM));
 	check_lengths(14, 20);
 	CHECK_EQ(mbuf.l4_len, 32);
-	CHECK_EQ(bytes[24], 0x77); /* HARP's, unchanged */
+	CHECK_EQ(bytes[24], 0x77); /* the IPv4 checksum is unchanged */
 	CHECK(set_offload(build_packet(true, 6, IPPROTO_UDP, 0), HARP_DESC_TX_CSUM));
 	CHECK(mbuf.ol_flags == (RTE_MBUF_F_TX_IPV6 | RTE_MBUF_F_TX_UDP_CKSUM));
 	check_lengths(18, 40);
@@ -63,7 +63,7 @@ TEST(a_gso_packet_is_left_to_the_device)
 	check_lengths(18, 20);
 	CHECK_EQ(mbuf.l4_len, 20);
 	CHECK_EQ(mbuf.tso_segsz, 1448);
-	CHECK_EQ(bytes[28] | bytes[29], 0); /* the device computes each segment's */
+	CHECK_EQ(bytes[28] | bytes[29], 0); /* the device computes it per segment */
 	CHECK(set_offload(build_packet(false, 6, IPPROTO_TCP, 12), TSO(8928)));
 	CHECK(mbuf.ol_flags ==
 	      (RTE_MBUF_F_TX_IPV6 | RTE_MBUF_F_TX_TCP_CKSUM | RTE_MBUF_F_TX_TCP_SEG));

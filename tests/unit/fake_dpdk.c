@@ -111,13 +111,13 @@ static void router_refuse(struct harp_dpdk_port *port, const uint8_t *frame)
 
 static int queue_send(void *ctx, const void *frame, size_t len)
 {
-	struct harp_dpdk_port *own = ((struct fake_queue *)ctx)->port,
-			      *peer = &ports[own->index ^ 1];
+	struct harp_dpdk_port *port = ((struct fake_queue *)ctx)->port,
+			      *peer = &ports[port->index ^ 1];
 
-	if (!peer->open || !port_up(own) || !port_up(peer) || len > PACKET_BYTES)
+	if (!peer->open || !port_up(port) || !port_up(peer) || len > PACKET_BYTES)
 		return 0; /* lost */
-	if (own->narrow && len > ETHERNET_BYTES + NARROW_BYTES)
-		router_refuse(own, frame);
+	if (port->narrow && len > ETHERNET_BYTES + NARROW_BYTES)
+		router_refuse(port, frame);
 	else
 		queue_put(&peer->queue[port_queue(peer, frame, len)], frame, len);
 	return 0;

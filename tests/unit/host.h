@@ -20,7 +20,7 @@ static struct harp_stack *host; /* rig.stack */
 
 static inline void host_open(uint32_t mtu_bytes, uint32_t neighbor_mode)
 {
-	struct harp_addr own = ipv4_mapped(host_ip);
+	struct harp_addr addr = ipv4_mapped(host_ip);
 
 	rig_open_bare(&rig, (struct rig_setup){ .max_conns = 1,
 						.mtu_bytes = mtu_bytes,
@@ -29,7 +29,7 @@ static inline void host_open(uint32_t mtu_bytes, uint32_t neighbor_mode)
 						.neighbor_mode = neighbor_mode,
 						.raw = true });
 	host = rig.stack;
-	CHECK_EQ(ip_address_add(&host->ip, &own, 24), 0);
+	CHECK_EQ(ip_address_add(&host->ip, &addr, 24), 0);
 	if (mtu_bytes >= 1280)
 		CHECK_EQ(ip_address_add(&host->ip, &host_ip6, 64), 0);
 }

@@ -16,7 +16,7 @@ struct model {
 	uint64_t last_tick;
 	unsigned fire_count;
 	struct rng rng;
-	bool handlers_set;
+	bool rearm;
 };
 
 static uint64_t tick_up(uint64_t ns)
@@ -35,7 +35,7 @@ static void fire(void *ctx, struct timer *timer, uint64_t now_ns)
 	CHECK(tick_up(timer->deadline_ns) <= now_ns / WHEEL_TICK_NS); /* never early */
 	m->deadline_ns[i] = UINT64_MAX;
 	m->fire_count++;
-	if (!m->handlers_set)
+	if (!m->rearm)
 		return;
 	/* Handlers may set any timer, also in the past, and cancel others. */
 	uint32_t other = rng_below(&m->rng, TIMERS);
@@ -62,7 +62,7 @@ static void check_model(struct model *m, uint64_t now_ns, const bool *was_due)
 	for (unsigned i = 0; i < TIMERS; i++) {
 		CHECK_EQ(timer_is_set(&m->timers[i]), m->deadline_ns[i] != UINT64_MAX);
 		/* never late */
-		CHECK(!was_due[i] || m->handlers_set || m->deadline_ns[i] == UINT64_MAX);
+		CHECK(!was_due[i] || m->rearm || m->deadline_ns[i] == UINT64_MAX);
 		if (m->deadline_ns[i] == UINT64_MAX)
 			continue;
 		set++;
@@ -78,13 +78,13 @@ static void check_model(struct model *m, uint64_t now_ns, const bool *was_due)
 	CHECK(earliest <= now_ns || next > now_ns - WHEEL_TICK_NS);
 }
 
-static void test_against_model(uint64_t seed, bool handlers_set)
+static void test_against_model(uint64_t seed, bool rearm)
 {
 	struct model *m = calloc(1, sizeof(*m));
 	uint64_t now_ns;
 
 	rng_seed(&m->rng, seed);
-	m->handlers_set = handlers_set;
+	m->rearm = rearm;
 	now_ns = (uint64_t)WHEEL_TICK_NS + (rng_u64(&m->rng) >> rng_below(&m->rng, 30) >> 8);
 	wheel_init(&m->wheel, now_ns);
 	for (unsigned i = 0; i < TIMERS; i++)

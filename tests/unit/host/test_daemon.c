@@ -639,7 +639,7 @@ static void test_rootless_container(void)
 		check_failures = 0;
 		make_welcome(0, "");
 		CHECK_EQ(setuid(60001), 0);
-		CHECK_EQ(prctl(PR_SET_DUMPABLE, 1), 0); /* setuid() made /proc/self root's */
+		CHECK_EQ(prctl(PR_SET_DUMPABLE, 1), 0); /* undoes setuid()'s effect on /proc */
 		if (unshare(CLONE_NEWUSER) != 0)
 			_exit(CHECK_SKIP);
 		write_to("/proc/self/uid_map", "1000 60001 1");

@@ -275,8 +275,8 @@ TEST(invalid_messages_end_the_connection)
 	INVALID_NETWORK(message.network.tables.address_count = HARP_LEASE_ADDRESSES_MAX + 1);
 	INVALID_NETWORK(message.network.tables.route_count = HARP_LEASE_ROUTES_MAX + 1);
 	INVALID_NETWORK(message.network.tables.routes[0].prefix_len = 33);
-	INVALID_NETWORK(message.network.tables.routes[0].has_gateway =
-				1); /* the gateway is an IPv6 address */
+	/* The gateway is an IPv6 address. */
+	INVALID_NETWORK(message.network.tables.routes[0].has_gateway = 1);
 	INVALID_NETWORK(message.network.link = 3);
 	memset(&message, 0, sizeof(message));
 	message.neighbors.count = HARP_LEASE_NEIGHBORS_MAX + 1;

@@ -44,7 +44,7 @@ static struct harp_endpoint endpoint(const char *address, uint16_t port)
 	return ep;
 }
 
-TEST(the_hash_of_addresses_is_as_published)
+TEST(address_hashes_match_the_published_ones)
 {
 	for (unsigned i = 0; i < PUBLISHED_COUNT; i++) {
 		struct harp_endpoint to = endpoint(published[i].to, 0),
@@ -61,7 +61,7 @@ TEST(the_hash_of_addresses_is_as_published)
 
 /* If each table entry is its own index, the queue is the hash modulo the table size. Several sizes
  * check more bits. */
-TEST(the_hash_of_ports_is_as_published)
+TEST(port_hashes_match_the_published_ones)
 {
 	static const uint32_t sizes[] = { 512, 509, 503, 128, 1 };
 	struct harp_rss rss = { .kind = HARP_RSS_TOEPLITZ, .key_bytes = 40, .queues = 512 };

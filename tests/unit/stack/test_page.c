@@ -127,7 +127,7 @@ TEST(a_new_page_has_no_owner)
 	CHECK(harp_page_bytes(HARP_PAGE_FLOWS_MAX) <= HARP_PAGE_BYTES_MAX);
 }
 
-TEST(the_owner_is_published_at_once)
+TEST(the_owner_is_published_immediately)
 {
 	struct harp_page_identity identity, want = page_rig_identity();
 
@@ -156,7 +156,7 @@ TEST(an_invalid_page_is_refused)
 	page_rig_free(&page);
 }
 
-TEST(published_counters_equal_the_stack_s)
+TEST(all_counters_are_published)
 {
 	uint64_t published[256], current[256];
 
@@ -761,7 +761,7 @@ static int memfd(off_t bytes, int seals)
 	return fd;
 }
 
-TEST(other_files_are_no_page)
+TEST(other_files_are_refused)
 {
 	const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 	int pipes[2], fd;

@@ -103,7 +103,7 @@ TEST(each_secret_comes_from_the_kernel)
 }
 
 /* Two generators with the same state give different keys. */
-TEST(keys_do_not_depend_on_the_generator_s_state)
+TEST(keys_do_not_depend_on_the_generator_state)
 {
 	struct rng a, b;
 	struct siphash_key one, other;

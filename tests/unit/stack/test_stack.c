@@ -54,16 +54,16 @@ TEST(errors_name_the_invalid_option)
 
 TEST(a_port_has_one_listener)
 {
-	struct harp_endpoint any = { .port = RIG_PORT }, free_endpoint = { 0 }, own = any;
+	struct harp_endpoint any = { .port = RIG_PORT }, free_endpoint = { 0 }, local = any;
 	struct harp_listener *second = NULL, *free_port;
 
-	own.addr = harp_addr_v4(10, 0, 0, 1);
+	local.addr = harp_addr_v4(10, 0, 0, 1);
 	rig_listen(rig, 0);
 	CHECK_EQ(harp_tcp_listen(rig->stack, &any, NULL, &second), -EADDRINUSE);
-	CHECK_EQ(harp_tcp_listen(rig->stack, &own, NULL, &second), -EADDRINUSE);
+	CHECK_EQ(harp_tcp_listen(rig->stack, &local, NULL, &second), -EADDRINUSE);
 	harp_listener_close(rig->listener);
-	CHECK_EQ(harp_tcp_listen(rig->stack, &own, NULL, &rig->listener), 0);
-	CHECK_EQ(harp_tcp_listen(rig->stack, &own, NULL, &second), -EADDRINUSE);
+	CHECK_EQ(harp_tcp_listen(rig->stack, &local, NULL, &rig->listener), 0);
+	CHECK_EQ(harp_tcp_listen(rig->stack, &local, NULL, &second), -EADDRINUSE);
 	/* With port 0, the stack chooses a free port. */
 	CHECK_EQ(harp_tcp_listen(rig->stack, &free_endpoint, NULL, &free_port), 0);
 	harp_listener_endpoint(free_port, &free_endpoint);
@@ -137,16 +137,16 @@ TEST(keepalive_can_be_enabled_later)
  * (RFC 1122 section 4.2.3.5). */
 TEST(a_connection_survives_the_removal_of_its_address)
 {
-	struct harp_addr own = harp_addr_v4(10, 0, 0, 1);
+	struct harp_addr local = harp_addr_v4(10, 0, 0, 1);
 
 	rig_established(rig, NULL);
-	CHECK_EQ(harp_stack_address_remove(rig->stack, &own), 0);
-	CHECK_EQ(harp_stack_address_remove(rig->stack, &own), -ENOENT);
+	CHECK_EQ(harp_stack_address_remove(rig->stack, &local), 0);
+	CHECK_EQ(harp_stack_address_remove(rig->stack, &local), -ENOENT);
 	CHECK_EQ(rig_write(rig, 100), 100);
 	rig_wait(rig, RIG_S);
 	rig_silent(rig);
 	CHECK_EQ(rig->conn->state, HARP_TCP_ESTABLISHED);
-	CHECK_EQ(harp_stack_address_add(rig->stack, &own, 24), 0);
+	CHECK_EQ(harp_stack_address_add(rig->stack, &local, 24), 0);
 	rig_wait(rig, 3 * RIG_S);
 	CHECK_EQ(rig_expect(rig, TCP_ACK | TCP_PSH)->len, 100);
 	rig->out_head = rig->out_tail;
