@@ -33,8 +33,7 @@ static int group_check_options(const struct harp_coll_options *options, char *er
 	if (options->size != sizeof(*options) || store->size != sizeof(*store))
 		return coll_refuse(
 			error, bytes, -EINVAL,
-			"the caller was built for another version of libharp-coll; rebuild "
-			"it again");
+			"the caller was built for another version of libharp-coll; rebuild it");
 	if (options->world < 1 || options->world > HARP_COLL_WORLD_MAX || options->rank < 0 ||
 	    options->rank >= options->world) {
 		snprintf(error, bytes,
@@ -62,7 +61,7 @@ static int group_check_options(const struct harp_coll_options *options, char *er
 	return 0;
 }
 
-/* The option, else the variable, else native. -EINVAL. */
+/* The option, else HARP_COLL_WIRE, else native. -EINVAL. */
 static int group_wire(const struct harp_coll_options *options, char *error, size_t bytes)
 {
 	const char *text = getenv("HARP_COLL_WIRE");
@@ -78,7 +77,7 @@ static int group_wire(const struct harp_coll_options *options, char *error, size
 	return wire;
 }
 
-/* Groups ranks by host. Hosts are numbered in the order of their lowest rank. */
+/* Derives the topology from the host texts of all ranks. */
 static int group_topology(struct harp_coll *group)
 {
 	size_t world = (size_t)group->world;
@@ -146,13 +145,13 @@ static void group_free(struct harp_coll *group)
 	free(group);
 }
 
-/* The first group of the process loads the plugin; the last one unloads it. A group counts before
- * the former and after the latter, so that a child forked meanwhile is refused. */
+/* The first group of the process loads the plugin; the last one unloads it. groups_count includes
+ * the group during both, so that a child forked meanwhile is refused. */
 static int process_enter(const struct harp_coll_options *options, char *error, size_t error_bytes)
 {
 	int rc = 0;
 
-	pthread_mutex_lock(&runtime.leaving); /* waits for the thread to stop with the last group */
+	pthread_mutex_lock(&runtime.process_lock); /* waits for process_leave() */
 	runtime_lock();
 	if (runtime.groups_count++ == 0) {
 		runtime.log = options->log;
@@ -170,7 +169,7 @@ static int process_enter(const struct harp_coll_options *options, char *error, s
 	if (rc)
 		runtime.groups_count--;
 	runtime_unlock();
-	pthread_mutex_unlock(&runtime.leaving);
+	pthread_mutex_unlock(&runtime.process_lock);
 	return rc;
 }
 
@@ -178,12 +177,12 @@ static void process_leave(void)
 {
 	bool is_last;
 
-	pthread_mutex_lock(&runtime.leaving);
+	pthread_mutex_lock(&runtime.process_lock);
 	runtime_lock();
 	is_last = runtime.groups_count == 1;
 	runtime_unlock();
 	if (is_last)
-		runtime_thread_stop(); /* without the lock, which the thread needs to finish */
+		runtime_thread_stop(); /* without runtime.lock, which the thread needs to finish */
 	runtime_lock();
 	if (is_last) {
 		link_accept_forget();
@@ -192,7 +191,7 @@ static void process_leave(void)
 	}
 	runtime.groups_count--;
 	runtime_unlock();
-	pthread_mutex_unlock(&runtime.leaving);
+	pthread_mutex_unlock(&runtime.process_lock);
 }
 
 static int group_allocate(struct harp_coll **out, const struct harp_coll_options *options)
@@ -288,14 +287,14 @@ static void group_drain(struct harp_coll *group)
 	int64_t deadline_ns = coll_now_ns() + CLOSE_NS;
 
 	for (;;) {
-		bool busy = false;
+		bool is_sending = false;
 
 		runtime_lock();
 		if (group->state == GROUP_OPEN)
-			for (int i = 0; i < group->busy_count && !busy; i++)
-				busy = group->busy[i]->out.done < group->busy[i]->out.posted;
+			for (int i = 0; i < group->busy_count && !is_sending; i++)
+				is_sending = group->busy[i]->out.done < group->busy[i]->out.posted;
 		runtime_unlock();
-		if (!busy || coll_now_ns() > deadline_ns)
+		if (!is_sending || coll_now_ns() > deadline_ns)
 			return;
 		if (!runtime_poll())
 			nanosleep(&(struct timespec){ .tv_nsec = 20000 }, NULL);
@@ -327,11 +326,11 @@ API void harp_coll_close(struct harp_coll *group)
 	runtime_unlock();
 	if (!has_work)
 		group_drain(group);
-	for (;;) { /* waits until no thread uses the store for this group */
+	for (;;) { /* until no thread uses the store for this group */
 		bool done;
 
 		runtime_lock();
-		done = !group->in_store && group->state != GROUP_FAILING;
+		done = !group->is_in_store && group->state != GROUP_FAILING;
 		if (done) {
 			if (group->state == GROUP_OPEN)
 				group_close_links(group);
@@ -366,7 +365,7 @@ static int request_copy_arrays(struct harp_coll_request *op, const struct harp_c
 
 	if (!call->in_counts && !call->out_counts && !call->in_blocks && !call->out_blocks)
 		return 0;
-	static_assert(sizeof(size_t) == sizeof(void *), "one size for all four");
+	static_assert(sizeof(size_t) == sizeof(void *), "equal size of the four arrays");
 	op->arrays = at = malloc(4 * bytes);
 	if (!at)
 		return -ENOMEM;
@@ -382,7 +381,7 @@ static int request_copy_arrays(struct harp_coll_request *op, const struct harp_c
 }
 
 /* With one rank, the result is the input. */
-static void request_alone(const struct harp_coll_request *op)
+static void request_copy_input(const struct harp_coll_request *op)
 {
 	size_t in_count, out_count;
 	const void *in = algo_in_block(op, 0, &in_count);
@@ -399,7 +398,7 @@ static void coll_fail_text(struct harp_coll *group, char *error, size_t error_by
 		snprintf(error, error_bytes, "%s", group->error_text);
 }
 
-/* Holds the lock on success, when the operation is queued or done. */
+/* On success, returns with the lock held and the operation queued or done. */
 static int request_begin(struct harp_coll *group, const struct harp_coll_call *call,
 			 struct harp_coll_request **out, char *error, size_t error_bytes)
 {
@@ -446,7 +445,7 @@ static int request_begin(struct harp_coll *group, const struct harp_coll_call *c
 	op->received = 0;
 	call_fill(&op->header, group, &op->call);
 	if (group->world == 1) {
-		request_alone(op);
+		request_copy_input(op);
 		op->state = OP_DONE;
 		op->group = NULL;
 		atomic_store_explicit(&op->result, 0, memory_order_relaxed);
@@ -480,7 +479,6 @@ API int harp_coll_start(struct harp_coll *group, const struct harp_coll_call *ca
 	rc = request_begin(group, call, out, error, error_bytes);
 	if (rc)
 		return rc;
-	/* Sends the first messages at once. */
 	if ((*out)->state != OP_DONE)
 		group_progress(group, coll_now_ns());
 	runtime_unlock();
@@ -576,7 +574,7 @@ API void harp_coll_request_free(struct harp_coll_request *request)
 	if (request->state == OP_DONE && !request->notify)
 		op_put(request);
 	else
-		request->released = true;
+		request->is_released = true;
 	runtime_unlock();
 }
 
@@ -613,7 +611,7 @@ API void harp_coll_net(struct harp_coll *group, struct harp_coll_net *net)
 
 	(void)group;
 	runtime_lock();
-	memcpy(net, net_facts(), size);
+	memcpy(net, net_info(), size);
 	net->size = size;
 	runtime_unlock();
 }

@@ -2,23 +2,25 @@
 /*
  * coll_algo.c - chooses an operation's algorithm, and locates its blocks.
  *
- * The choice depends only on values that are equal on all ranks: operation, size, world, hosts. A
- * header contains it, so different choices are detected.
+ * The choice depends only on values that are equal on all ranks: operation, size, world and hosts.
+ * Headers contain it, so ranks detect a difference.
  *
  *	operation       up to                      algorithm
  *	allreduce       32 KiB, two ranks          direct exchange
  *	                1 KiB, up to 4 ranks       direct exchange
  *	                32 KiB                     recursive doubling
- *	                more, hosts of many ranks  2D
+ *	                more, grid                 2D
  *	                more                       ring
  *	broadcast       64 KiB                     binomial tree
  *	and reduce      more                       chain of pieces
- *	allgather       hosts of many ranks        2D
+ *	allgather       any size, grid             2D
  *	                64 KiB a rank, 32 ranks    direct exchange
  *	                more                       ring
- *	reduce-scatter  hosts of many ranks        2D
+ *	reduce-scatter  any size, grid             2D
  *	barrier                                    recursive doubling
  *	others                                     direct exchange
+ *
+ * Grid: several hosts, each with the same number of ranks and more than one.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -63,7 +65,6 @@ size_t algo_largest(const size_t *counts, size_t count, int world)
 	return count;
 }
 
-/* True if all hosts have the same number of ranks, several each. */
 static bool algo_has_grid(const struct harp_coll *group)
 {
 	return group->is_regular && group->hosts_count > 1 && group->local_count > 1;
@@ -146,7 +147,8 @@ static size_t algo_limit_piece(size_t bytes)
 	return bytes / 4096 * 4096;
 }
 
-/* Small enough that pieces overlap, and large enough that each costs little. */
+/* Small enough that the transfers of pieces overlap, large enough that their number costs
+ * little. */
 size_t algo_piece_bytes(size_t total_bytes)
 {
 	return algo_limit_piece(total_bytes / 8);
@@ -168,8 +170,7 @@ static size_t algo_offset(const size_t *counts, size_t count, int r)
 	return offset;
 }
 
-/* True if the operation has an input block for each rank; otherwise all ranks get the same
- * input. */
+/* True if the input has a block for each rank. */
 static bool algo_has_in_blocks(enum harp_coll_op op)
 {
 	return op == HARP_COLL_REDUCE_SCATTER || op == HARP_COLL_SCATTER ||
@@ -188,10 +189,7 @@ const void *algo_in_block(const struct harp_coll_request *op, int r, size_t *cou
 
 	*count = call->count;
 	if (!algo_has_in_blocks(call->op)) {
-		/* The share of this rank in an output with variable counts. */
-		if (call->op == HARP_COLL_ALLGATHER && call->out_counts && op->group)
-			*count = call->out_counts[op->group->rank];
-		if (call->op == HARP_COLL_GATHER && call->out_counts && op->group)
+		if (algo_has_out_blocks(call->op) && call->out_counts)
 			*count = call->out_counts[op->group->rank];
 		return call->in_blocks ? call->in_blocks[0] : call->in;
 	}
@@ -209,8 +207,7 @@ void *algo_out_block(const struct harp_coll_request *op, int r, size_t *count)
 
 	*count = call->count;
 	if (!algo_has_out_blocks(call->op)) {
-		if ((call->op == HARP_COLL_REDUCE_SCATTER || call->op == HARP_COLL_SCATTER) &&
-		    call->in_counts && op->group)
+		if (algo_has_in_blocks(call->op) && call->in_counts)
 			*count = call->in_counts[op->group->rank];
 		return call->out_blocks ? call->out_blocks[0] : call->out;
 	}

@@ -62,7 +62,7 @@ int call_wire_parse(const char *text)
 	return -EINVAL;
 }
 
-/* True if 16-bit floats cost the call only precision: sums and averages of float32. */
+/* True if the call's values may be rounded to 16 bits between hosts. */
 static bool call_can_round(const struct harp_coll_call *call)
 {
 	return call->op == HARP_COLL_ALLREDUCE && call->dtype == HARP_COLL_FLOAT32 &&
@@ -88,7 +88,7 @@ static bool call_has_root(unsigned op)
 	       op == HARP_COLL_SCATTER;
 }
 
-/* The peer's header is not trusted, so values out of range have names, too. */
+/* A peer's header may contain values that are out of range. */
 void call_describe(const struct call_header *call, char *text, size_t bytes)
 {
 	char root[32] = "";
@@ -250,9 +250,9 @@ int call_check(const struct harp_coll *group, const struct harp_coll_call *call,
 	if (call_has_root(call->op) && (call->peer < 0 || call->peer >= group->world))
 		REFUSE("%s: root %d is not a rank (0 to %d)", name, call->peer, group->world - 1);
 	if (call->op == HARP_COLL_SEND || call->op == HARP_COLL_RECV) {
-		bool any = call->op == HARP_COLL_RECV && call->peer == HARP_COLL_ANY_RANK;
+		bool is_any = call->op == HARP_COLL_RECV && call->peer == HARP_COLL_ANY_RANK;
 
-		if (!any &&
+		if (!is_any &&
 		    (call->peer < 0 || call->peer >= group->world || call->peer == group->rank))
 			REFUSE("%s: peer %d is not another rank of the group (0 to %d)", name,
 			       call->peer, group->world - 1);

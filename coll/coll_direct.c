@@ -9,7 +9,7 @@
 #define EXCHANGE_PIECE_BYTES (1u << 20)
 #define SCATTER_SLOTS 2u /* pieces of each rank in memory */
 
-/* Each rank sends its whole input to all, and sums in rank order. */
+/* Each rank sends its input to all others, and sums all inputs in rank order. */
 int direct_allreduce(struct harp_coll_request *op)
 {
 	const struct harp_coll_call *call = &op->call;
@@ -21,7 +21,7 @@ int direct_allreduce(struct harp_coll_request *op)
 	values[me] = call->in;
 	recvs[me] = -1;
 	if (me >= 2 && call->in == call->out) {
-		/* The first sum overwrites the input before it is added. */
+		/* The first sum overwrites the input before that is added. */
 		void *own = sched_scratch(op, bytes);
 
 		if (!own)
@@ -35,7 +35,7 @@ int direct_allreduce(struct harp_coll_request *op)
 		rc = sched_send(op, to, call->in, bytes, -1);
 		if (rc < 0)
 			return rc;
-		/* Waits until the input has been sent, because the output may overwrite it. */
+		/* The output may overwrite the input, so the sums wait until it has been sent. */
 		sched_local(op, 0, ACT_NOTHING, NULL, NULL, NULL, 0, rc, -1);
 		rc = recvs[from] = sched_recv(op, from, NULL, bytes, -1, &values[from]);
 	}
@@ -47,13 +47,13 @@ int direct_allreduce(struct harp_coll_request *op)
 	return rc < 0 ? rc : 0;
 }
 
-static int exchange_send(struct harp_coll_request *op, int to, const char *data, size_t bytes,
-			 int dep)
+static int direct_send(struct harp_coll_request *op, int to, const char *data, size_t bytes,
+		       size_t piece_bytes, int dep)
 {
 	int rc;
 
 	do {
-		size_t piece = bytes < EXCHANGE_PIECE_BYTES ? bytes : EXCHANGE_PIECE_BYTES;
+		size_t piece = bytes < piece_bytes ? bytes : piece_bytes;
 
 		rc = sched_send(op, to, data, piece, dep);
 		data += piece;
@@ -76,7 +76,7 @@ static int exchange_recv(struct harp_coll_request *op, int from, char *data, siz
 	return rc;
 }
 
-static bool exchange_has(enum harp_coll_op op, int root, int from, int to)
+static bool exchange_has_block(enum harp_coll_op op, int root, int from, int to)
 {
 	switch (op) {
 	case HARP_COLL_GATHER:
@@ -96,7 +96,7 @@ int direct_exchange(struct harp_coll_request *op)
 	size_t element = harp_coll_dtype_bytes(call->dtype), in_count, out_count;
 
 	if (call->op == HARP_COLL_ALLTOALL && call->in == call->out && call->in) {
-		/* Received blocks may overwrite input that is still to be sent. */
+		/* Received blocks may overwrite input that has not been sent. */
 		size_t last, bytes;
 		const char *end = algo_in_block(op, world - 1, &last);
 		void *copy;
@@ -108,7 +108,7 @@ int direct_exchange(struct harp_coll_request *op)
 		copied = rc = sched_local(op, 0, ACT_COPY, copy, call->in, NULL, bytes, -1, -1);
 		call->in = copy;
 	}
-	if (exchange_has(call->op, call->peer, me, me) && rc >= 0) {
+	if (exchange_has_block(call->op, call->peer, me, me) && rc >= 0) {
 		const void *in = algo_in_block(op, me, &in_count);
 		void *out = algo_out_block(op, me, &out_count);
 
@@ -118,12 +118,13 @@ int direct_exchange(struct harp_coll_request *op)
 	for (int d = 1; d < world && rc >= 0; d++) {
 		int to = (me + d) % world, from = (me + world - d) % world;
 
-		if (exchange_has(call->op, call->peer, me, to)) {
+		if (exchange_has_block(call->op, call->peer, me, to)) {
 			const void *in = algo_in_block(op, to, &in_count);
 
-			rc = exchange_send(op, to, in, in_count * element, copied);
+			rc = direct_send(op, to, in, in_count * element, EXCHANGE_PIECE_BYTES,
+					 copied);
 		}
-		if (exchange_has(call->op, call->peer, from, me) && rc >= 0) {
+		if (exchange_has_block(call->op, call->peer, from, me) && rc >= 0) {
 			void *out = algo_out_block(op, from, &out_count);
 
 			rc = exchange_recv(op, from, out, out_count * element);
@@ -132,7 +133,7 @@ int direct_exchange(struct harp_coll_request *op)
 	return rc < 0 ? rc : 0;
 }
 
-/* Sums the own block first, then the others' in rank order; no other rank computes this sum. */
+/* Adds to this rank's own block in rank order. No other rank computes the same sum. */
 static int scatter_piece(struct harp_coll_request *op, const char *own, char *acc, size_t bytes,
 			 char *slots, size_t piece_bytes, size_t number, int *reduces)
 {
@@ -185,15 +186,8 @@ int direct_reduce_scatter(struct harp_coll_request *op)
 	for (int d = 1; d < world && rc >= 0; d++) {
 		int to = (me + d) % world;
 		const char *block = algo_in_block(op, to, &count);
-		size_t left = count * element;
 
-		do {
-			size_t part = left < piece ? left : piece;
-
-			rc = sched_send(op, to, block, part, -1);
-			block += part;
-			left -= part;
-		} while (left && rc >= 0);
+		rc = direct_send(op, to, block, count * element, piece, -1);
 		if (acc != out && rc >= 0)
 			rc = sched_local(op, 1, ACT_NOTHING, NULL, NULL, NULL, 0, rc, -1);
 	}

@@ -3,15 +3,15 @@
  * coll_doubling.c - recursive doubling: all-reduce of short arrays, and the barrier.
  *
  * Theory of operation. In step k, ranks whose numbers differ in bit k exchange their sums; after
- * log2(world) steps all ranks have the result. Both partners add the lower rank's sum first, so all
- * ranks compute the same tree. If the world is not a power of two, the first 2 * rest ranks form
- * pairs: even ranks first send their input to the odd ones, and finally receive the result.
+ * log2(world) steps all ranks have the result. Both ranks add the lower rank's sum first, so all
+ * ranks compute the same result. If the world is not a power of two, the first 2 * rest ranks form
+ * pairs: the even rank first sends its input to the odd one, and receives the result at the end.
  */
 #include "coll_impl.h"
 
 struct doubling {
 	struct harp_coll_request *op;
-	const void *sum; /* first the input, then the output */
+	const void *sum; /* the input before the first addition, then the output */
 	size_t bytes;
 };
 

@@ -2,24 +2,24 @@
 /*
  * coll_grid.c - 2D all-gather and reduce-scatter for several hosts with the same number of ranks.
  *
- * Theory of operation. The ranks are a grid: a row for each host, a column for each local index.
- * Rows share memory, and only ranks of a column exchange data over the network. So each byte
- * crosses the network once for each other host, and not once for each rank there.
+ * Theory of operation. The ranks form a grid: a row for each host, a column for each local index.
+ * The ranks of a row share memory, and only ranks of a column exchange data over the network. So
+ * each byte is sent once to each other host, and not once to each rank there.
  *
- * All-gather: each rank sends its block to its column, and passes the blocks of its column on to
- * its row.
+ * All-gather: each rank sends its block to its column, and forwards the blocks of its column to its
+ * row.
  *
- * Reduce-scatter: the ranks of a row first add their inputs of all blocks of a column, at the rank
- * of that column. It sends the sums to the ranks of the column that own them, which add them. The
- * sums are made in pieces. For each piece the own block comes first, so that sums of other hosts
- * that arrive early can always be added: no slot waits for a later piece.
+ * Reduce-scatter, in pieces: each rank of a row sums the row's inputs of all blocks of its column.
+ * It sends each sum to the rank of the column that owns the block, which adds the sums of all
+ * hosts. In each piece, a rank sums its own block first. So it can add the sums of other hosts as
+ * soon as they arrive, and no slot waits for a later piece.
  */
 #include <errno.h>
 #include <stdlib.h>
 
 #include "coll_ring.h"
 
-#define SLOTS 2u    /* pieces in progress from or to a rank */
+#define SLOTS 2u    /* pieces in progress per rank and direction */
 #define LANE_ROW 0u /* local acts: sums of the row, copies of the result, sums of the column */
 #define LANE_RESULT 1u
 #define LANE_COLUMN 2u
@@ -30,7 +30,7 @@ static int grid_rank(const struct harp_coll *group, int host, int local)
 		->grid[host % group->hosts_count * group->local_count + local % group->local_count];
 }
 
-/* Ranks of this row (returns how many), then of this column. */
+/* Writes the other ranks of this row, then those of this column. Returns how many the row has. */
 static int grid_others(const struct harp_coll *group, int *ranks)
 {
 	int host = group->host_of[group->rank], local = group->local_index, count = 0;
@@ -86,12 +86,12 @@ struct scatter {
 	struct harp_coll_request *op;
 	size_t element, piece; /* piece: elements */
 	char *slots;
-	int *users;     /* the act after which a slot is free again */
-	unsigned sums;  /* of the row, so far */
-	bool is_copied; /* the result is copied to the output when no act needs the input */
+	int *users;     /* for each slot: the act after which it is free */
+	unsigned sums;  /* number of scheduled sums of the row */
+	bool is_copied; /* the output overlaps the input: copy the result at the end */
 };
 
-enum slot_kind { FROM_ROW, TO_COLUMN, FROM_COLUMN }; /* by local index, host, host */
+enum slot_kind { FROM_ROW, TO_COLUMN, FROM_COLUMN }; /* index: local index, host, host */
 
 static char *scatter_slot(const struct scatter *s, enum slot_kind kind, int index, size_t number,
 			  int **user)
@@ -106,7 +106,7 @@ static char *scatter_slot(const struct scatter *s, enum slot_kind kind, int inde
 	return s->slots + slot * s->piece * s->element;
 }
 
-/* Elements of a rank's block in piece p; *in: their input here. */
+/* Piece p of a rank's block: returns its elements; *in: this rank's input of them. */
 static size_t scatter_part(const struct scatter *s, int rank, size_t p, const char **in)
 {
 	size_t count, at = p * s->piece;
@@ -118,8 +118,8 @@ static size_t scatter_part(const struct scatter *s, int rank, size_t p, const ch
 	return count - at < s->piece ? count - at : s->piece;
 }
 
-/* Sums the row's inputs of a block of this column into dst, which is free after the act `before`.
- * Returns the act after which the sum is complete. */
+/* Sums the row's inputs of a block of this column into dst, which is free after act `before`.
+ * Returns the act that completes the sum. */
 static int scatter_sum(struct scatter *s, const char *in, size_t count, char *dst, int before)
 {
 	const struct harp_coll *group = s->op->group;
@@ -142,7 +142,7 @@ static int scatter_sum(struct scatter *s, const char *in, size_t count, char *ds
 	return rc;
 }
 
-/* Sends the row its inputs of piece p for a host's blocks. *more: there are such. */
+/* Sends the row piece p of this rank's input of a host's blocks. Sets *more if there is any. */
 static int scatter_send(const struct scatter *s, int host, size_t p, bool *more)
 {
 	const struct harp_coll *group = s->op->group;
@@ -165,7 +165,7 @@ static int scatter_send(const struct scatter *s, int host, size_t p, bool *more)
 	return rc;
 }
 
-/* Piece p of all blocks of this column. result: of the own block. */
+/* Piece p of all blocks of this column. result: memory for this rank's block. */
 static int scatter_piece(struct scatter *s, size_t p, char *result, bool *more)
 {
 	struct harp_coll_request *op = s->op;

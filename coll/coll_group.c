@@ -5,13 +5,13 @@
  * Theory of operation. A group runs its collectives one after another; sends and receives run at
  * the same time, on separate links. The first error fails the group permanently:
  *
- *	GROUP_OPEN -> GROUP_FAILING   group_fail(): the text is written, operations stop
- *	GROUP_FAILING -> GROUP_FAILED group_finish_failure(): meet_settle() has exchanged the reason
- *	                              with the other ranks through the store. Links are closed, so
- *	                              that no code accesses the caller's memory, and only then
- *	                              requests complete.
+ *	GROUP_OPEN -> GROUP_FAILING   group_fail() writes the text. Operations stop.
+ *	GROUP_FAILING -> GROUP_FAILED group_finish_failure(), when meet_settle() has exchanged the
+ *	                              reason with the other ranks through the store. It closes the
+ *	                              links, so that no code accesses the caller's memory, and then
+ *	                              completes the requests.
  *
- * After DIAGNOSE_NS without progress, meet_diagnose() compares the operations of all ranks.
+ * After DIAGNOSE_NS without progress, meet_diagnose() compares the operations of the ranks.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -23,7 +23,8 @@
 #include "coll_impl.h"
 
 #define DIAGNOSE_NS COLL_NSEC_PER_SEC
-#define DEATH_NS (100 * COLL_NSEC_PER_MSEC) /* interval of checks whether local ranks live */
+#define DIAGNOSE_NS_MAX (30 * COLL_NSEC_PER_SEC)
+#define DEATH_NS (100 * COLL_NSEC_PER_MSEC) /* interval of checks for dead local ranks */
 #define SPARE_OPS 64u
 
 static struct op_queue spare_ops = TAILQ_HEAD_INITIALIZER(spare_ops);
@@ -40,8 +41,7 @@ struct harp_coll_request *op_take(void)
 	}
 	op = calloc(1, sizeof(*op));
 	if (op)
-		for (unsigned i = 0; i < OP_LANES; i++)
-			op->lanes[i] = (struct stream){ -1, -1, -1, -1 };
+		sched_clear(op);
 	return op;
 }
 
@@ -52,7 +52,7 @@ void op_put(struct harp_coll_request *op)
 	op->arrays = NULL;
 	op->error = NULL;
 	op->notify = NULL;
-	op->released = op->hidden = false;
+	op->is_released = false;
 	op->group = NULL;
 	if (spare_ops_count < SPARE_OPS && op->acts_room <= 4096) {
 		TAILQ_INSERT_HEAD(&spare_ops, op, link);
@@ -77,7 +77,7 @@ void op_forget_spare(void)
 	spare_ops_count = 0;
 }
 
-/* The operation must be in no queue. */
+/* The operation must not be in a queue. */
 void op_complete(struct harp_coll_request *op, int result, const char *error)
 {
 	if (error && !op->error)
@@ -87,7 +87,7 @@ void op_complete(struct harp_coll_request *op, int result, const char *error)
 		TAILQ_INSERT_TAIL(&runtime.notify, op, link);
 	op->group = NULL;
 	atomic_store_explicit(&op->result, result, memory_order_release);
-	if (op->released && !op->notify)
+	if (op->is_released && !op->notify)
 		op_put(op);
 }
 
@@ -143,7 +143,7 @@ void group_close_links(struct harp_coll *group)
 		if (group->links[i])
 			link_close(group->links[i]);
 	for (int i = 0; i < group->busy_count; i++)
-		group->busy[i]->busy = false;
+		group->busy[i]->is_busy = false;
 	group->busy_count = 0;
 }
 
@@ -163,7 +163,7 @@ static void group_link_failed(struct harp_coll *group, const struct link *link, 
 	char peer[COLL_RANK_BYTES];
 
 	meet_rank(group, link->peer, peer);
-	if (link->connecting)
+	if (link->is_connecting)
 		group_fail(group, true, rc == -EPROTO ? -EPROTONOSUPPORT : -ECONNRESET,
 			   "rank %d cannot connect to rank %s; the plugin's log has the reason",
 			   group->rank, peer);
@@ -191,7 +191,7 @@ static int group_links(struct harp_coll *group)
 		}
 		moved |= rc;
 		if (link_is_idle(link)) {
-			link->busy = false;
+			link->is_busy = false;
 			group->busy[i] = group->busy[--group->busy_count];
 		} else {
 			i++;
@@ -200,17 +200,24 @@ static int group_links(struct harp_coll *group)
 	return moved;
 }
 
+void op_start_clock(struct harp_coll_request *op, int64_t now_ns)
+{
+	int64_t timeout_ns = op->call.timeout_ms ? op->call.timeout_ms * COLL_NSEC_PER_MSEC
+						 : op->group->timeout_ns;
+
+	op->moved_ns = now_ns;
+	op->deadline_ns = now_ns + timeout_ns;
+	op->diagnose_ns = now_ns + DIAGNOSE_NS;
+	op->death_ns = 0;
+}
+
 static void group_start_next(struct harp_coll *group, int64_t now_ns)
 {
 	struct harp_coll_request *op = TAILQ_FIRST(&group->queue);
-	int64_t timeout_ns =
-		op->call.timeout_ms ? op->call.timeout_ms * COLL_NSEC_PER_MSEC : group->timeout_ns;
 	int rc;
 
 	op->state = OP_RUNNING;
-	op->start_ns = op->moved_ns = now_ns;
-	op->deadline_ns = now_ns + timeout_ns;
-	op->diagnose_ns = now_ns + DIAGNOSE_NS;
+	op_start_clock(op, now_ns);
 	op->header.seq = ++group->seq;
 	rc = algo_build(op);
 	if (rc == 0)
@@ -237,31 +244,23 @@ bool group_still_waits(const struct harp_coll *group)
 	       queue_begins_with(&group->sends, call->seq);
 }
 
-/* Records the ranks that the running collective waits for directly. */
+/* Records the ranks that the operation waits for directly. */
 static void group_note_waits(struct harp_coll *group, const struct harp_coll_request *op)
 {
 	free(group->waits);
 	group->waits_count = 0;
+	group->waits_call = op->header;
 	group->waits = malloc(sizeof(int) * (size_t)(op->links_count + 1));
 	if (!group->waits)
 		return;
-	for (int i = 0; i < op->links_count; i++)
+	for (int i = 0; i < op->links_count; i++) /* of a collective */
 		if (op->links[i].in.oldest >= 0 || op->links[i].out.oldest >= 0)
 			group->waits[group->waits_count++] = op->links[i].link->peer;
-	group->waits_call = op->header;
-}
-
-static void group_note_message_waits(struct harp_coll *group, const struct harp_coll_request *op)
-{
-	free(group->waits);
-	group->waits_count = 0;
-	group->waits = malloc(sizeof(int));
-	if (group->waits && op->call.peer >= 0)
+	if (op->header.kind != CALL_COLLECTIVE && op->call.peer >= 0)
 		group->waits[group->waits_count++] = op->call.peer;
-	group->waits_call = op->header;
 }
 
-/* The death of a local rank leaves no trace in shared memory, so this checks the process. */
+/* Shared memory does not show that a local rank was killed, so this checks its process. */
 static void group_check_deaths(struct harp_coll *group)
 {
 	char rank[COLL_RANK_BYTES];
@@ -277,7 +276,7 @@ static void group_check_deaths(struct harp_coll *group)
 	}
 }
 
-/* Called if no data moved. */
+/* Call after a turn without progress. */
 static void group_check_time(struct harp_coll *group, const struct op_queue *queue, int64_t now_ns)
 {
 	struct harp_coll_request *op = TAILQ_FIRST(queue);
@@ -288,7 +287,7 @@ static void group_check_time(struct harp_coll *group, const struct op_queue *que
 		op->death_ns = now_ns + DEATH_NS;
 		group_check_deaths(group);
 	}
-	if (group->state != GROUP_OPEN || group->diagnose || group->in_store)
+	if (group->state != GROUP_OPEN || group->has_stalled || group->is_in_store)
 		return;
 	if (now_ns < op->deadline_ns && now_ns < op->diagnose_ns)
 		return;
@@ -296,17 +295,13 @@ static void group_check_time(struct harp_coll *group, const struct op_queue *que
 		op->diagnose_ns = op->moved_ns + DIAGNOSE_NS;
 		return;
 	}
-	group->timed_out = now_ns >= op->deadline_ns;
-	group->diagnose = true;
-	/* Repeats when the silence has doubled, but at least every 30 s. */
-	op->diagnose_ns =
-		now_ns + (now_ns - op->moved_ns < 30 * COLL_NSEC_PER_SEC ? now_ns - op->moved_ns
-									 : 30 * COLL_NSEC_PER_SEC);
+	group->has_timed_out = now_ns >= op->deadline_ns;
+	group->has_stalled = true;
+	/* Next when the time without progress has doubled, but at most DIAGNOSE_NS_MAX later. */
+	op->diagnose_ns = now_ns + (now_ns - op->moved_ns < DIAGNOSE_NS_MAX ? now_ns - op->moved_ns
+									    : DIAGNOSE_NS_MAX);
 	runtime.has_store_work = true;
-	if (queue == &group->queue)
-		group_note_waits(group, op);
-	else
-		group_note_message_waits(group, op);
+	group_note_waits(group, op);
 }
 
 static int group_collectives(struct harp_coll *group, int64_t now_ns)

@@ -2,7 +2,7 @@
 /*
  * coll_half.c - float16 (IEEE 754 binary16) and bfloat16: conversions that round to nearest even.
  *
- * The integer forms have no branches, so the compiler vectorizes the loops for every processor.
+ * The conversions have no branches, so the compiler vectorizes the loops.
  * Results equal those of numpy and of x86's vcvtps2ph, except NaN payloads.
  */
 #include <string.h>

@@ -6,8 +6,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* The compiler generates loops for several processors, and the loader chooses. ThreadSanitizer and
- * AddressSanitizer are not ready at that time. */
+/* The compiler generates the function for several instruction sets, and the loader selects one.
+ * The sanitizers are not initialized when it does. */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) &&                             \
 	!defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define COLL_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
@@ -15,8 +15,7 @@
 #define COLL_CLONES
 #endif
 
-/* The destination of a loop equals a source or does not overlap it, so iterations are
- * independent. */
+/* The destination of a loop equals a source or does not overlap it: iterations are independent. */
 #ifdef __clang__
 #define COLL_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else

@@ -2,12 +2,16 @@
 /*
  * coll_hosts.c - 2D all-reduce for several hosts with the same number of ranks.
  *
- * Theory of operation. The array is divided into segments, and each segment into a chunk for each
- * rank of a host. Phase A: the ranks of a host exchange chunks through shared memory, and each sums
- * its own. Phase B: the ranks with the same number on all hosts run a ring on that chunk, so only a
- * chunk of each rank's data crosses the wire. Phase C: the ranks of a host exchange the results,
- * piece by piece. Phase A of segment s + 1 is scheduled before phase C of segment s, so that the
- * ranks of a host sum while the ring transfers.
+ * Theory of operation. The array is divided into segments, and each segment into one chunk for each
+ * local rank.
+ *
+ *	Phase A  Reduce-scatter within each host, through shared memory: each rank sums its chunk.
+ *	Phase B  The ranks with the same local index on all hosts run a ring all-reduce of that
+ *	         chunk. So a rank sends only its chunk over the network.
+ *	Phase C  All-gather within each host, piece by piece.
+ *
+ * Phase A of segment s + 1 is scheduled before phase C of segment s, so that the ranks of a host
+ * sum while the ring transfers.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -23,13 +27,13 @@ struct hosts {
 	struct harp_coll_request *op;
 	size_t element, total;
 	size_t chunk;    /* elements */
-	char *slots;     /* [(local rank * HOSTS_SLOTS + segment % HOSTS_SLOTS)] */
-	int *slot_users; /* likewise: acts that use a slot */
-	int *sends;      /* [local rank * 2 + segment % 2]: phase A's send of that rank's chunk */
+	char *slots;     /* [local index * HOSTS_SLOTS + segment % HOSTS_SLOTS] */
+	int *slot_users; /* same index: the last act that uses the slot */
+	int *sends;      /* [local index * 2 + segment % 2]: phase A's send of that rank's chunk */
 	size_t segments;
 };
 
-/* Local rank j's chunk of a segment: number of elements, and offset. */
+/* The chunk of local index j in a segment: returns its elements; *offset: its start. */
 static size_t hosts_chunk(const struct hosts *hosts, size_t segment, int j, size_t *offset)
 {
 	size_t local = (size_t)hosts->op->group->local_count;
@@ -41,7 +45,7 @@ static size_t hosts_chunk(const struct hosts *hosts, size_t segment, int j, size
 	return hosts->total - start < hosts->chunk ? hosts->total - start : hosts->chunk;
 }
 
-/* Phase A. *ready: the act after which the own chunk contains the host's sum. */
+/* Phase A. *ready: the act that completes the host's sum of this rank's chunk. */
 static int hosts_scatter(struct hosts *hosts, size_t segment, int *ready)
 {
 	struct harp_coll_request *op = hosts->op;

@@ -28,7 +28,7 @@
 #define COLL_SCRATCH_KEEP (32u << 20) /* scratch memory that an idle group keeps, in bytes */
 #define COLL_NAME_BYTES 65u
 #define COLL_HOST_BYTES 64u
-#define COLL_RANK_BYTES 96u /* a rank in a text */
+#define COLL_RANK_BYTES 96u /* text of meet_rank() */
 
 struct harp_coll;
 struct bounce;
@@ -38,10 +38,10 @@ struct link;
 
 int net_load(const char *plugin, char *error, size_t error_bytes);
 void net_unload(void);
-const struct harp_coll_net *net_facts(void);
+const struct harp_coll_net *net_info(void);
 int net_devices(void);
 int net_listen(int device, void *handle, void **listen_comm);
-/* 0 with *comm NULL: in progress. handle: private to this connection until *comm is set. */
+/* 0 with *comm NULL: in progress. The plugin may keep state in handle until then. */
 int net_connect(int device, void *handle, void **comm);
 int net_accept(void *listen_comm, void **comm);
 /* 0 with *request NULL: not possible now. */
@@ -67,7 +67,7 @@ struct call_header {
 	uint8_t op, dtype, reduce, wire, algorithm;
 	uint8_t unused;
 	uint32_t rank;
-	/* number of the collective in its group, from 1; or of a message in its pair */
+	/* number of the collective in its group, or of the message between two ranks; from 1 */
 	uint64_t seq;
 	uint64_t count;
 	int32_t peer;
@@ -78,7 +78,7 @@ struct call_header {
 };
 static_assert(sizeof(struct call_header) == 64, "a header is one cache line");
 
-/* Such as "allreduce(float32, 1024 elements, sum)". */
+/* Writes a text such as "allreduce(float32, 1024 elements, sum)". */
 void call_describe(const struct call_header *call, char *text, size_t bytes);
 const char *call_wire_name(unsigned wire);
 /* enum harp_coll_wire, or -EINVAL. */
@@ -95,7 +95,7 @@ int call_check(const struct harp_coll *group, const struct harp_coll_call *call,
 /* ---- coll_reduce.c, coll_half.c: arithmetic -------------------------------------------------- */
 
 bool reduce_supported(enum harp_coll_dtype dtype, enum harp_coll_reduce reduce);
-/* dst[i] = a[i] op b[i]; dst may equal a or b. AVG sums. */
+/* dst[i] = a[i] op b[i]; dst may equal a or b. AVG: only the sum. */
 void reduce_apply(enum harp_coll_dtype dtype, enum harp_coll_reduce reduce, void *dst,
 		  const void *a, const void *b, size_t count);
 /* dst[i] /= divisor */
@@ -109,8 +109,8 @@ void half_decode_add(enum harp_coll_wire wire, float *dst, const float *a, const
 
 /* ---- coll_link.c, coll_shm.c: FIFO messages between two ranks -------------------------------- */
 
-/* A buffer for a header and inline data. Owner: the code that took it, or the link that sends
- * it. */
+/* A buffer for a header and inline data. Owner: the caller of bounce_get(), then the link that
+ * sends it. */
 struct bounce {
 	struct bounce *next;
 	_Alignas(64) unsigned char data[sizeof(struct call_header) + COLL_INLINE_BYTES];
@@ -121,7 +121,7 @@ void bounce_put(struct bounce *bounce);
 struct xfer {
 	void *data;
 	size_t bytes;
-	size_t got; /* receive: bytes received */
+	size_t received; /* bytes */
 	void *request, *mhandle;
 	struct bounce *owned; /* send: freed when done */
 };
@@ -130,8 +130,8 @@ struct xfer {
 struct half {
 	void *comm;
 	uint64_t posted, started, done;
-	size_t moved; /* shm: bytes of the oldest message that are copied, including its frame */
-	size_t frame; /* shm: payload of the message being received */
+	size_t moved; /* shm: copied bytes of the oldest message, with its frame's header */
+	size_t frame; /* shm: bytes of the message being received */
 	struct xfer xfers[COLL_XFERS];
 };
 
@@ -144,7 +144,7 @@ struct link_hello {
 	uint32_t magic;
 	uint32_t protocol;
 	uint8_t group[16];
-	uint32_t rank, to; /* ranks; a process may have several of a group */
+	uint32_t rank, to; /* sender and receiver; a process may have several ranks of a group */
 	uint32_t link_class;
 	uint8_t unused[28];
 };
@@ -155,10 +155,9 @@ struct link {
 	struct harp_coll *group;
 	int peer;
 	enum link_class class;
-	bool connecting; /* out.comm is needed */
-	bool counted;    /* counted in runtime.inbound_expected */
-	bool busy;       /* in group->busy */
-	bool hello_sent;
+	bool is_connecting; /* messages wait for out.comm */
+	bool is_counted;    /* in runtime.inbound_expected */
+	bool is_busy;       /* in group->busy */
 	unsigned char handle[COLL_HANDLE_BYTES];
 	struct link_hello hello;
 	void *hello_request, *hello_mhandle;
@@ -175,14 +174,14 @@ static inline bool half_has_room(const struct half *half)
 /* Returns the message's ticket: done when half.done > ticket. Requires half_has_room(). */
 uint64_t link_send(struct link *link, void *data, size_t bytes, struct bounce *owned);
 uint64_t link_recv(struct link *link, void *data, size_t bytes);
-/* Polls the link again, because an operation waits for an earlier transfer. */
+/* Adds the link to group->busy: group_progress() polls it until it is idle. */
 void link_wake(struct link *link);
-/* Lets the peer connect, for receivers that have not posted a receive yet. */
+/* Accepts the peer's connection before a receive is posted. */
 void link_expect_inbound(struct link *link);
 bool link_has_inbound(const struct link *link);
 /* 1: progress; 0: none; -errno: the link is broken. */
 int link_progress(struct link *link);
-/* Closes comms. Afterwards the plugin accesses no buffer. */
+/* Closes the comms, so that the plugin no longer accesses buffers. */
 void link_close(struct link *link);
 bool link_is_idle(const struct link *link);
 /* Accepts comms and assigns them to the links that their first messages name. */
@@ -190,12 +189,11 @@ int link_accept_progress(int64_t now_ns);
 void link_accept_forget(void);
 int link_listener(int device, void *handle);
 
-/* The ranks of a group on one host attach one segment. */
 struct shm;
 int shm_open_group(struct harp_coll *group, int64_t deadline_ns, char *error, size_t error_bytes);
 void shm_close_group(struct harp_coll *group);
-/* Gives the link its rings if the peer is a rank of this host. Fails the group if there is no memory
- * for them. -errno. */
+/* Assigns the rings if the peer is on this host. Fails the group if there is no memory for them.
+ * -errno. */
 int shm_bind(struct link *link);
 /* Informs the host's other ranks that this rank's group has ended or failed. */
 void shm_set_closed(struct harp_coll *group);
@@ -213,23 +211,25 @@ struct peer_info {
 	uint64_t pid_namespace; /* inode */
 	uint64_t start_ticks;   /* of the process: /proc/PID/stat, field 22 */
 	char host[COLL_HOST_BYTES];
-	char host_name[COLL_HOST_BYTES]; /* for people */
+	char host_name[COLL_HOST_BYTES]; /* for error messages */
 	unsigned char handle[COLL_HANDLE_BYTES];
 	uint8_t id[16]; /* of the group; from rank 0 */
 };
 
 int meet_open(struct harp_coll *group, const struct harp_coll_options *options, int64_t deadline_ns,
 	      char *error, size_t error_bytes);
-/* Without the lock: publishes or fetches the reason of a failure, and the state of other ranks. */
+/* Publishes or fetches the reason of a failure, then completes it. Call without the lock. */
 void meet_settle(struct harp_coll *group);
+/* Fails the group if another rank failed, called another operation or is missing at the timeout.
+ * Call without the lock. */
 void meet_diagnose(struct harp_coll *group);
 /* Reads why another rank failed the group: its errno and text; 0: no entry. */
 int meet_get_error(const struct harp_coll *group, char *text, size_t room);
 /* Publishes the group's error and its text. */
 void meet_put_error(const struct harp_coll *group);
-/* "3 (host NAME)" */
+/* Writes "3 (host NAME)" and returns it. */
 const char *meet_rank(const struct harp_coll *group, int rank, char text[COLL_RANK_BYTES]);
-/* False also if this process cannot see the other. */
+/* False also if the rank is in another PID namespace. */
 bool meet_process_is_dead(const struct harp_coll *group, int rank);
 
 /* ---- coll_sched.c: operations as schedules --------------------------------------------------- */
@@ -245,8 +245,8 @@ enum act_kind {
 	ACT_DECODE,
 	ACT_DECODE_ADD,
 };
-#define ACT_HELLO 1u  /* carries the header */
-#define ACT_INLINE 2u /* and inline data */
+#define ACT_HELLO 1u  /* the message starts with a call_header */
+#define ACT_INLINE 2u /* and contains data */
 
 struct act {
 	uint8_t kind, flags;
@@ -279,16 +279,16 @@ enum op_state { OP_QUEUED, OP_RUNNING, OP_DONE };
 /* An operation and its request. */
 struct harp_coll_request {
 	struct harp_coll *group; /* NULL: the group is closed */
-	/* In one of the group's queues, runtime.notify, or the free list. */
+	/* In one of the group's queues, runtime.notify, or spare_ops. */
 	TAILQ_ENTRY(harp_coll_request) link;
 	struct harp_coll_call call;
 	struct call_header header;
 	void *arrays; /* copies of call's arrays */
 	enum op_state state;
 	atomic_int result; /* 1 in progress, then 0 or -errno. Release: results are in memory */
-	bool released;     /* the handle was freed */
-	bool hidden;       /* of harp_coll_run() */
-	int64_t start_ns, deadline_ns, moved_ns, diagnose_ns, death_ns;
+	bool is_released;  /* the caller freed the handle */
+	/* moved_ns: last progress; diagnose_ns, death_ns: next checks */
+	int64_t deadline_ns, moved_ns, diagnose_ns, death_ns;
 	int source;
 	size_t received;
 	char *error;
@@ -309,13 +309,11 @@ struct harp_coll_request {
 TAILQ_HEAD(op_queue, harp_coll_request);
 
 int sched_send(struct harp_coll_request *op, int peer, const void *data, size_t bytes, int dep);
-/* where: NULL, or receives the address of the data: dst, or a buffer of the link. */
+/* *where, unless NULL: the address of the data, which is dst or in op_link.hello_in. */
 int sched_recv(struct harp_coll_request *op, int peer, void *dst, size_t bytes, int dep,
 	       const void **where);
 int sched_local(struct harp_coll_request *op, unsigned lane, enum act_kind kind, void *dst,
 		const void *a, const void *b, size_t n, int dep0, int dep1);
-/* Both ranks send headers, even if no data flows in one direction. */
-int sched_link(struct harp_coll_request *op, int peer);
 int sched_finish(struct harp_coll_request *op);
 void sched_scratch_free(struct harp_coll *group);
 void *sched_scratch(struct harp_coll_request *op, size_t bytes);
@@ -331,7 +329,7 @@ enum algorithm { ALGO_DIRECT, ALGO_DOUBLING, ALGO_RING, ALGO_TREE, ALGO_CHAIN, A
 enum algorithm algo_choose(const struct harp_coll *group, const struct harp_coll_call *call);
 int algo_build(struct harp_coll_request *op);
 int direct_allreduce(struct harp_coll_request *op);
-int direct_exchange(struct harp_coll_request *op); /* each block is sent directly to its rank */
+int direct_exchange(struct harp_coll_request *op);
 int direct_reduce_scatter(struct harp_coll_request *op);
 int doubling_allreduce(struct harp_coll_request *op);
 int ring_allreduce(struct harp_coll_request *op);
@@ -349,16 +347,16 @@ const void *algo_in_block(const struct harp_coll_request *op, int r, size_t *cou
 void *algo_out_block(const struct harp_coll_request *op, int r, size_t *count);
 /* True if writing the output of a reduce-scatter may change input that is still needed. */
 bool algo_overwrites_input(const struct harp_coll_request *op, const char *out, size_t bytes);
-/* HARP_COLL_ALGO if it is neither "" nor "ring". */
+/* HARP_COLL_ALGO if it is invalid, else NULL. */
 const char *algo_check_settings(void);
-/* True if algorithms over all ranks replace 2D. */
+/* True if HARP_COLL_ALGO disables 2D algorithms. */
 bool algo_is_flat(void);
 /* Hash of the settings that must be equal on all ranks. */
 uint64_t algo_settings_hash(void);
 /* The largest of the counts of all ranks; counts NULL: count. */
 size_t algo_largest(const size_t *counts, size_t count, int world);
-/* Bytes of a piece: of an array, or of each of so many slots of scratch memory. Equal on all ranks,
- * a multiple of 4096. */
+/* Bytes of a piece of an array, and of a slot of scratch memory for a piece. Multiples of 4096,
+ * equal on all ranks. */
 size_t algo_piece_bytes(size_t total_bytes);
 size_t algo_slot_bytes(size_t slots);
 
@@ -405,12 +403,11 @@ struct harp_coll {
 	struct scratch_block *scratch;
 	size_t scratch_used, scratch_bytes;
 	enum group_state state;
-	bool is_cause; /* this rank found the error and must inform the others */
-	bool in_store; /* a thread uses the store for this group */
-	bool closing;
-	bool diagnose;  /* the running operation has made no progress for long */
-	bool timed_out; /* and its timeout has expired */
-	int *waits;     /* for diagnose: the ranks that it waits for */
+	bool is_cause;      /* this rank detected the error and must inform the others */
+	bool is_in_store;   /* a thread uses the store for this group */
+	bool has_stalled;   /* an operation made no progress for long: diagnose it */
+	bool has_timed_out; /* and its timeout has expired */
+	int *waits;         /* the ranks that the stalled operation waits for */
 	int waits_count;
 	struct call_header waits_call;
 	int error;
@@ -418,16 +415,18 @@ struct harp_coll {
 	struct harp_coll_stats stats;
 };
 
-/* Fails the group; the caller holds the lock. is_cause: this rank informs the others. */
+/* Fails the group. is_cause: this rank must inform the others. */
 void group_fail(struct harp_coll *group, bool is_cause, int error, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
-/* Completes all requests with the group's error, once links are closed. */
+/* Closes the links, then completes all requests with the group's error. */
 void group_finish_failure(struct harp_coll *group);
 int group_progress(struct harp_coll *group, int64_t now_ns);
-/* True if the operation of waits_call is still in progress. */
+/* True if the stalled operation is still in progress. */
 bool group_still_waits(const struct harp_coll *group);
 bool group_is_active(const struct harp_coll *group);
 void group_set_active(struct harp_coll *group);
+/* Starts the times of an operation: its timeout, and the interval until a diagnosis. */
+void op_start_clock(struct harp_coll_request *op, int64_t now_ns);
 void op_complete(struct harp_coll_request *op, int result, const char *error);
 void group_close_links(struct harp_coll *group);
 struct harp_coll_request *op_take(void);
@@ -441,26 +440,26 @@ LIST_HEAD(group_list, harp_coll);
 struct runtime {
 	pthread_mutex_t lock;
 	struct group_list groups, active;
-	atomic_bool has_active;  /* active is not empty; read without the lock */
-	pthread_mutex_t leaving; /* serializes process_enter() and process_leave() */
-	/* Open groups, and those that are being opened or closed. Writer: under lock. Reader: the
-	 * fork handler. */
+	atomic_bool has_active;       /* active is not empty; read without the lock */
+	pthread_mutex_t process_lock; /* serializes process_enter() and process_leave() */
+	/* Groups that are being opened, open or being closed. Writer: under lock. Reader: the fork
+	 * handler. */
 	atomic_uint groups_count;
 	unsigned inbound_expected; /* links that wait for a peer's comm */
 	atomic_uint waiters;       /* threads in harp_coll_wait(); they poll */
 	struct op_queue notify;    /* completed requests whose callbacks were not called yet */
-	bool has_store_work;       /* a group is failing or needs a diagnosis */
-	atomic_bool is_child;      /* forked while a group was open. Writer: only the child */
+	bool has_store_work;       /* a group is failing, or an operation has stalled */
+	atomic_bool is_child;      /* forked while a group was open. Writer: the child's handler */
 	void (*log)(void *arg, int level, const char *text);
 	void *log_arg;
 };
 extern struct runtime runtime;
 
 void runtime_lock(void);
-void runtime_unlock(void); /* then finishes failures and calls callbacks */
-/* Polls once, unless another thread does. True: progress. */
+void runtime_unlock(void); /* then does the store's work and calls callbacks */
+/* Polls once, unless another thread holds the lock. True: progress. */
 bool runtime_poll(void);
-/* Polls while *result is 1. deadline_ns: 0: none. */
+/* Polls while *result is 1. deadline_ns 0: no deadline. */
 void runtime_wait(const atomic_int *result, int64_t deadline_ns);
 /* Call after starting an operation that no thread waits for yet. */
 void runtime_kick(void);

@@ -2,12 +2,12 @@
 /*
  * coll_link.c - FIFO messages between two ranks, over comms of the plugin or shared memory.
  *
- * Theory of operation. A link has two halves; each is a queue of messages that start and end in
- * order. Over the plugin a half is a comm, which is created on first use: the sender connects to
- * the listener of the peer's process, whose handle all ranks know from harp_coll_open(). A process
- * has one listener for each device, shared by all groups. So a comm's first message (struct
- * link_hello) names group, rank and class, and the acceptor assigns the comm to that link. A comm
- * whose group is not open here yet waits, because the peer may only be slightly ahead.
+ * Theory of operation. A link has two halves, one for each direction. A half is a queue of messages
+ * that start and complete in order. Over the plugin, a half has a comm, which is created on first
+ * use: the sender connects to the listener of the peer's process, whose handle all ranks know from
+ * harp_coll_open(). A process has one listener for each device, which all groups share. So a comm's
+ * first message (struct link_hello) names group, rank and class, and the receiver assigns the comm
+ * to that link. If the group is not open here yet, the comm waits for INBOUND_NS.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -55,7 +55,7 @@ struct inbound {
 	struct inbound *next;
 	void *comm;
 	void *request, *mhandle;
-	bool is_known; /* hello has arrived */
+	bool has_hello;
 	int64_t deadline_ns;
 	struct link_hello hello;
 };
@@ -99,9 +99,9 @@ static struct link *inbound_link(const struct link_hello *hello)
 
 static void link_uncount(struct link *link)
 {
-	if (link->counted)
+	if (link->is_counted)
 		runtime.inbound_expected--;
-	link->counted = false;
+	link->is_counted = false;
 }
 
 /* True: the inbound comm was assigned to its link, or closed. */
@@ -110,11 +110,11 @@ static bool inbound_progress(struct inbound *inbound, int64_t now_ns)
 	struct link *link;
 	size_t bytes;
 
-	if (!inbound->is_known && !inbound->request &&
+	if (!inbound->has_hello && !inbound->request &&
 	    net_irecv(inbound->comm, &inbound->hello, sizeof(inbound->hello), &inbound->mhandle,
 		      &inbound->request))
 		goto close;
-	if (!inbound->is_known && inbound->request) {
+	if (!inbound->has_hello && inbound->request) {
 		bool done;
 
 		if (net_test(inbound->comm, inbound->request, inbound->mhandle, &done, &bytes))
@@ -123,9 +123,9 @@ static bool inbound_progress(struct inbound *inbound, int64_t now_ns)
 		    (bytes != sizeof(inbound->hello) || inbound->hello.magic != HELLO_MAGIC ||
 		     inbound->hello.protocol != CALL_PROTOCOL))
 			goto close;
-		inbound->is_known = done;
+		inbound->has_hello = done;
 	}
-	if (inbound->is_known) {
+	if (inbound->has_hello) {
 		link = inbound_link(&inbound->hello);
 		if (link && !link->in.comm && !link->shm_in) {
 			link->in.comm = inbound->comm;
@@ -134,7 +134,7 @@ static bool inbound_progress(struct inbound *inbound, int64_t now_ns)
 			return true;
 		}
 		if (link)
-			goto close; /* the rank is already connected: not a comm of its link */
+			goto close; /* the link is already connected */
 	}
 	if (now_ns < inbound->deadline_ns)
 		return false;
@@ -152,7 +152,7 @@ int link_accept_progress(int64_t now_ns)
 
 		if (!listeners[i].comm || inbounds_count == INBOUND_MAX)
 			continue;
-		/* After a failed connect, which the plugin has logged, the peer tries again. */
+		/* An error is of one connection: the plugin has logged it, and the peer retries. */
 		if (net_accept(listeners[i].comm, &comm) == 0 && comm) {
 			struct inbound *inbound = calloc(1, sizeof(*inbound));
 
@@ -231,13 +231,13 @@ struct link *link_get(struct harp_coll *group, int peer, enum link_class class)
 	return link;
 }
 
-static void link_set_busy(struct link *link)
+void link_wake(struct link *link)
 {
 	struct harp_coll *group = link->group;
 
-	if (link->busy)
+	if (link->is_busy)
 		return;
-	link->busy = true;
+	link->is_busy = true;
 	group->busy[group->busy_count++] = link;
 	group_set_active(group);
 }
@@ -255,10 +255,10 @@ uint64_t link_send(struct link *link, void *data, size_t bytes, struct bounce *o
 	} else {
 		stats->net_sent_bytes += bytes;
 		stats->net_sent_messages++;
-		if (!half->comm && !link->connecting) {
+		if (!half->comm && !link->is_connecting) {
 			const struct harp_coll *group = link->group;
 
-			link->connecting = true;
+			link->is_connecting = true;
 			memcpy(link->handle, group->peers[link->peer].handle, sizeof(link->handle));
 			link->hello = (struct link_hello){ .magic = HELLO_MAGIC,
 							   .protocol = CALL_PROTOCOL,
@@ -268,20 +268,15 @@ uint64_t link_send(struct link *link, void *data, size_t bytes, struct bounce *o
 			memcpy(link->hello.group, group->id, sizeof(link->hello.group));
 		}
 	}
-	link_set_busy(link);
+	link_wake(link);
 	return half->posted++;
-}
-
-void link_wake(struct link *link)
-{
-	link_set_busy(link);
 }
 
 void link_expect_inbound(struct link *link)
 {
-	if (link->shm_in || link->in.comm || link->counted)
+	if (link->shm_in || link->in.comm || link->is_counted)
 		return;
-	link->counted = true;
+	link->is_counted = true;
 	runtime.inbound_expected++;
 }
 
@@ -296,11 +291,11 @@ uint64_t link_recv(struct link *link, void *data, size_t bytes)
 
 	half->xfers[half->posted % COLL_XFERS] = (struct xfer){ .data = data, .bytes = bytes };
 	link_expect_inbound(link);
-	link_set_busy(link);
+	link_wake(link);
 	return half->posted++;
 }
 
-/* Connects until the comm exists and its first message is posted. */
+/* Creates the comm and posts its first message. 1: done; 0: in progress; -errno. */
 static int link_connect(struct link *link)
 {
 	int rc;
@@ -314,8 +309,7 @@ static int link_connect(struct link *link)
 		       &link->hello_request);
 	if (rc || !link->hello_request)
 		return rc;
-	link->connecting = false;
-	link->hello_sent = true;
+	link->is_connecting = false;
 	return 1;
 }
 
@@ -326,7 +320,7 @@ static int link_send_progress(struct link *link)
 	int moved = 0, rc;
 	bool done;
 
-	if (link->connecting) {
+	if (link->is_connecting) {
 		rc = link_connect(link);
 		if (rc <= 0)
 			return rc;
@@ -388,12 +382,12 @@ static int link_recv_progress(struct link *link)
 		struct xfer *xfer = &half->xfers[half->done % COLL_XFERS];
 		bool done;
 
-		rc = net_test(half->comm, xfer->request, xfer->mhandle, &done, &xfer->got);
+		rc = net_test(half->comm, xfer->request, xfer->mhandle, &done, &xfer->received);
 		if (rc)
 			return rc;
 		if (!done)
 			break;
-		link->group->stats.net_received_bytes += xfer->got;
+		link->group->stats.net_received_bytes += xfer->received;
 		link->group->stats.net_received_messages++;
 		half->done++;
 		moved = 1;
@@ -407,7 +401,7 @@ int link_progress(struct link *link)
 
 	if (link->shm_out)
 		return shm_progress(link);
-	out = link->connecting || link->hello_request || link->out.done < link->out.posted
+	out = link->is_connecting || link->hello_request || link->out.done < link->out.posted
 		      ? link_send_progress(link)
 		      : 0;
 	if (out < 0)
@@ -416,14 +410,14 @@ int link_progress(struct link *link)
 	return in < 0 ? in : out | in;
 }
 
-/* The receive of the next message's header may stay posted if no operation waits for it. */
+/* A posted receive of the next message's header does not count if no operation waits for it. */
 bool link_is_idle(const struct link *link)
 {
-	bool ignore_in = link->class == LINK_MESSAGE && !message_is_waiting(link->group);
+	bool ignores_in = link->class == LINK_MESSAGE && !message_is_waiting(link->group);
 
 	return link->out.done == link->out.posted &&
-	       (ignore_in || link->in.done == link->in.posted) && !link->hello_request &&
-	       !link->connecting;
+	       (ignores_in || link->in.done == link->in.posted) && !link->hello_request &&
+	       !link->is_connecting;
 }
 
 void link_close(struct link *link)
@@ -442,7 +436,7 @@ void link_close(struct link *link)
 	}
 	link->out.started = link->out.done;
 	link->in.done = link->in.started = link->in.posted;
-	link->connecting = false;
+	link->is_connecting = false;
 	link->hello_request = NULL;
 	link->shm_out = link->shm_in = NULL;
 }

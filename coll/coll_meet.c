@@ -5,17 +5,18 @@
  * Theory of operation. All keys start with "harp/coll/NAME/".
  *
  *	info/RANK   struct peer_info: the rank's identity and listener. Each rank sets its own.
- *	all         all of them in rank order. Rank 0 sets it when it has read all, so opening a
- *	            group costs a rank two requests, and rank 0 one for each rank. If they are not
- *	            compatible: ALL_ERROR and a text, which all ranks report.
- *	call/RANK   struct stalled_call: the operation in which the rank is stuck, and the ranks for
- *	            which it waits. A rank sets it after a second without progress.
- *	error       why the group failed: errno and a text. Set by the rank that detected it. A rank
- *	            that only lost a connection sets it if no other rank does: the peer was killed.
+ *	all         The infos in rank order, which rank 0 sets when it has read them all. So only
+ *	            rank 0 sends more than a few requests. If the infos are not compatible:
+ *	            ALL_ERROR and a text, which all ranks report.
+ *	call/RANK   struct stalled_call: the operation that has stalled on this rank, and the ranks
+ *	            that it waits for. A rank sets it after a second without progress.
+ *	error       Why the group failed: errno and a text. The rank that detected the error sets
+ *	            it. A rank that only lost a connection sets it if no other rank does, because
+ *	            then the peer was killed.
  *
- * A stuck rank follows the records of the ranks that it waits for. A record with another operation
- * under the same number is the error. A rank without a record for this number is in no operation
- * of the group: it is missing.
+ * A rank whose operation has stalled reads the calls of the ranks that it waits for, then those of
+ * the ranks that these wait for. A call with the same number but another operation is the error. A
+ * rank without a call of this number is missing: it runs no operation of the group.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -42,12 +43,13 @@ struct stalled_call {
 	int32_t waits[WAITS_MAX];
 };
 
-static void meet_key(const struct harp_coll *group, char key[200], const char *what, int rank)
+/* rank -1: the key of the whole group. */
+static void meet_key(const struct harp_coll *group, char key[200], const char *kind, int rank)
 {
 	if (rank < 0)
-		snprintf(key, 200, "harp/coll/%s/%s", group->name, what);
+		snprintf(key, 200, "harp/coll/%s/%s", group->name, kind);
 	else
-		snprintf(key, 200, "harp/coll/%s/%s/%d", group->name, what, rank);
+		snprintf(key, 200, "harp/coll/%s/%s/%d", group->name, kind, rank);
 }
 
 /* ---- this process --------------------------------------------------------------------- */
@@ -69,7 +71,7 @@ static uint64_t meet_start_ticks(int pid)
 	if (bytes <= 0)
 		return 0;
 	text[bytes] = '\0';
-	at = strrchr(text, ')'); /* the name may contain any characters */
+	at = strrchr(text, ')'); /* field 2, the name, may contain any characters */
 	if (!at ||
 	    sscanf(at + 1,
 		   " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %" SCNu64,
@@ -100,22 +102,23 @@ const char *meet_rank(const struct harp_coll *group, int rank, char text[COLL_RA
 }
 
 /*
- * Identifies the kernel, the tmpfs, the PID namespace and the user. Ranks with equal texts share
- * /dev/shm and process numbers. Network namespaces distinguish hosts in tests and containers.
+ * Identifies the kernel, /dev/shm, the PID namespace and the user: ranks with equal texts can share
+ * memory and see each other's processes. Network namespaces count as hosts, for containers and
+ * tests.
  */
-static void meet_host(char host[COLL_HOST_BYTES], const char *wanted)
+static void meet_host(char host[COLL_HOST_BYTES], const char *setting)
 {
 	char boot[64] = "";
 	struct stat shm;
 	uint64_t hash = 0xcbf29ce484222325ull;
-	uint64_t words[5];
+	uint64_t ids[5];
 	int fd;
 
-	if (!wanted)
-		wanted = getenv("HARP_COLL_HOST");
+	if (!setting)
+		setting = getenv("HARP_COLL_HOST");
 	memset(host, 0, COLL_HOST_BYTES);
-	if (wanted) {
-		snprintf(host, COLL_HOST_BYTES, "%s", wanted);
+	if (setting) {
+		snprintf(host, COLL_HOST_BYTES, "%s", setting);
 		return;
 	}
 	fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
@@ -125,14 +128,14 @@ static void meet_host(char host[COLL_HOST_BYTES], const char *wanted)
 		close(fd);
 	}
 	if (!boot[0] || stat("/dev/shm", &shm))
-		return; /* no shared memory: treated as a separate host */
-	words[0] = (uint64_t)shm.st_dev;
-	words[1] = (uint64_t)shm.st_ino;
-	words[2] = meet_inode("/proc/self/ns/net");
-	words[3] = meet_inode("/proc/self/ns/pid");
-	words[4] = (uint64_t)geteuid();
+		return; /* an empty text: no shared memory */
+	ids[0] = (uint64_t)shm.st_dev;
+	ids[1] = (uint64_t)shm.st_ino;
+	ids[2] = meet_inode("/proc/self/ns/net");
+	ids[3] = meet_inode("/proc/self/ns/pid");
+	ids[4] = (uint64_t)geteuid();
 	for (unsigned i = 0; i < 5; i++)
-		hash = (hash ^ words[i]) * 0x100000001b3ull;
+		hash = (hash ^ ids[i]) * 0x100000001b3ull;
 	snprintf(host, COLL_HOST_BYTES, "%.36s/%016" PRIx64, boot, hash);
 }
 
@@ -145,10 +148,10 @@ static int64_t meet_left_ms(int64_t deadline_ns)
 	return left > 0 ? left : 0;
 }
 
-static int meet_store_error(int rc, const char *what, const char *key, char *error,
+static int meet_store_error(int rc, const char *verb, const char *key, char *error,
 			    size_t error_bytes)
 {
-	snprintf(error, error_bytes, "the key-value store failed to %s %s: %s", what, key,
+	snprintf(error, error_bytes, "the key-value store failed to %s %s: %s", verb, key,
 		 strerror(-rc));
 	return rc;
 }
@@ -198,24 +201,24 @@ static int meet_wait(const struct harp_coll *group, const char *key, int64_t dea
 static int meet_check(const struct harp_coll *group, const struct peer_info *info, size_t bytes,
 		      int rank, char *error, size_t error_bytes)
 {
-	const struct peer_info *mine = &group->peers[0];
+	const struct peer_info *root = &group->peers[0];
 
-	if (bytes != sizeof(*info) || info->magic != INFO_MAGIC || info->protocol != mine->protocol)
+	if (bytes != sizeof(*info) || info->magic != INFO_MAGIC || info->protocol != root->protocol)
 		snprintf(error, error_bytes,
 			 "group %s: rank %d has another version of libharp-coll; install the same "
 			 "on all hosts",
 			 group->name, rank);
-	else if (info->world != mine->world)
+	else if (info->world != root->world)
 		snprintf(error, error_bytes,
 			 "group %s: rank %d opened it with world %u, rank 0 with %u", group->name,
-			 rank, info->world, mine->world);
-	else if (info->wire != mine->wire)
+			 rank, info->world, root->world);
+	else if (info->wire != root->wire)
 		snprintf(
 			error, error_bytes,
 			"group %s: rank %d opened it with wire format %s, rank 0 with %s; give all "
 			"ranks the same (HARP_COLL_WIRE, or the group's option)",
-			group->name, rank, call_wire_name(info->wire), call_wire_name(mine->wire));
-	else if (info->settings != mine->settings)
+			group->name, rank, call_wire_name(info->wire), call_wire_name(root->wire));
+	else if (info->settings != root->settings)
 		snprintf(error, error_bytes,
 			 "group %s: the HARP_COLL_* variables of ranks 0 and %d differ; set the "
 			 "same on all hosts",
@@ -274,7 +277,7 @@ static int meet_fetch(struct harp_coll *group, int64_t deadline_ns, char *error,
 	rc = meet_wait(group, all, deadline_ns, error, error_bytes);
 	if (rc == 0) {
 		rc = store->get(store->arg, all, buffer, &bytes);
-		if (rc == -ENOSPC) /* from a larger world */
+		if (rc == -ENOSPC) /* rank 0 has a larger world */
 			rc = 0, bytes = 0;
 		if (rc)
 			meet_store_error(rc, "get", all, error, error_bytes);
@@ -303,7 +306,7 @@ int meet_open(struct harp_coll *group, const struct harp_coll_options *options, 
 	char key[200];
 	int rc;
 
-	/* Already contains the listener's handle. */
+	/* harp_coll_open() has set the listener's handle. */
 	mine->magic = INFO_MAGIC;
 	mine->protocol = CALL_PROTOCOL;
 	mine->rank = (uint32_t)group->rank;
@@ -380,13 +383,12 @@ void meet_settle(struct harp_coll *group)
 				nanosleep(&(struct timespec){ .tv_nsec = SETTLE_NS }, NULL);
 			number = meet_get_error(group, text, sizeof(text));
 		}
-		/* A rank that waits for this one, and not for the killed one, learns the reason. */
+		/* For ranks that wait for this one, and not for the killed one. */
 		if (!number)
 			meet_put_error(group);
 	}
 	runtime_lock();
 	if (number && !strstr(group->error_text, text)) {
-		/* Both texts: the failure here, and its reason. */
 		size_t at = strlen(group->error_text);
 
 		snprintf(group->error_text + at, sizeof(group->error_text) - at, ": %s", text);
@@ -394,7 +396,7 @@ void meet_settle(struct harp_coll *group)
 	if (number)
 		group->error = number == ECANCELED ? -ECONNRESET : -number;
 	group_finish_failure(group);
-	group->in_store = false;
+	group->is_in_store = false;
 	runtime_unlock();
 }
 
@@ -414,7 +416,7 @@ static int meet_get_call(const struct harp_coll *group, int rank, struct stalled
 	return rc;
 }
 
-/* Ranks with their hosts, as many as fit. */
+/* Lists as many ranks with their hosts as fit. */
 static void meet_list(const struct harp_coll *group, char *text, size_t bytes, const int *ranks,
 		      int count)
 {
@@ -438,28 +440,28 @@ struct diagnosis {
 	struct call_header other_call;
 };
 
-/* Follows the waits from rank to rank, beginning with this rank, while the store answers. */
+/* Reads the calls of the ranks that this rank waits for, directly or through others. */
 static void meet_follow(const struct harp_coll *group, struct diagnosis *diagnosis)
 {
 	size_t world = (size_t)group->world;
-	bool *seen = calloc(world, sizeof(*seen));
-	int *todo = calloc(world, sizeof(*todo)), todo_count = 0;
+	bool *is_queued = calloc(world, sizeof(*is_queued));
+	int *queue = calloc(world, sizeof(*queue)), queue_count = 0;
 	struct stalled_call *call = malloc(sizeof(*call));
 
 	diagnosis->missing = calloc(world, sizeof(int));
 	diagnosis->missing_count = 0;
 	diagnosis->other = -1;
-	if (!seen || !todo || !call || !diagnosis->missing)
+	if (!is_queued || !queue || !call || !diagnosis->missing)
 		goto done;
-	seen[group->rank] = true;
+	is_queued[group->rank] = true;
 	for (int i = 0; i < group->waits_count; i++) {
-		seen[group->waits[i]] = true;
-		todo[todo_count++] = group->waits[i];
+		is_queued[group->waits[i]] = true;
+		queue[queue_count++] = group->waits[i];
 	}
-	for (int i = 0; i < todo_count && diagnosis->other < 0; i++) {
-		int rank = todo[i], rc = meet_get_call(group, rank, call);
+	for (int i = 0; i < queue_count && diagnosis->other < 0; i++) {
+		int rank = queue[i], rc = meet_get_call(group, rank, call);
 
-		if (rc && rc != -ENOENT) {
+		if (rc && rc != -ENOENT) { /* the store does not answer */
 			diagnosis->missing_count = 0;
 			break;
 		}
@@ -474,15 +476,15 @@ static void meet_follow(const struct harp_coll *group, struct diagnosis *diagnos
 		for (uint32_t w = 0; w < call->waits_count; w++) {
 			int next = call->waits[w];
 
-			if (next < 0 || next >= group->world || seen[next])
+			if (next < 0 || next >= group->world || is_queued[next])
 				continue;
-			seen[next] = true;
-			todo[todo_count++] = next;
+			is_queued[next] = true;
+			queue[queue_count++] = next;
 		}
 	}
 done:
-	free(seen);
-	free(todo);
+	free(is_queued);
+	free(queue);
 	free(call);
 }
 
@@ -512,7 +514,7 @@ static void meet_report(struct harp_coll *group, const struct diagnosis *diagnos
 			   ": rank %d called %s, rank %d called %s; all ranks of a group must call "
 			   "the same operations in the same order",
 			   group->waits_call.seq, group->rank, mine, diagnosis->other, theirs);
-	} else if (group->timed_out) {
+	} else if (group->has_timed_out) {
 		const int *ranks = diagnosis->missing_count ? diagnosis->missing : group->waits;
 		int count =
 			diagnosis->missing_count ? diagnosis->missing_count : group->waits_count;
@@ -544,12 +546,12 @@ void meet_diagnose(struct harp_coll *group)
 		meet_follow(group, &diagnosis);
 	}
 	runtime_lock();
-	group->diagnose = false;
+	group->has_stalled = false;
 	/* The operation may have continued while this thread used the store. */
 	if (group->state == GROUP_OPEN && group_still_waits(group))
 		meet_report(group, &diagnosis, has_error ? text : NULL);
-	group->timed_out = false;
-	group->in_store = false;
+	group->has_timed_out = false;
+	group->is_in_store = false;
 	runtime_unlock();
 	free(diagnosis.missing);
 }

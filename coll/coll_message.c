@@ -2,23 +2,24 @@
 /*
  * coll_message.c - SEND and RECV: messages between two ranks, matched by rank and tag.
  *
- * Theory of operation. Each pair has links for messages, separate from those for collectives. All
- * messages start with a call_header:
+ * Theory of operation. Each pair of ranks has a link for messages. Short messages are sent eagerly,
+ * long ones by MPI's rendezvous protocol. Each message of the link starts with a call_header,
+ * except the pieces of a long message:
  *
- *	CALL_MESSAGE  data of up to COLL_INLINE_BYTES follows in the same message. The send is done
- *	              when it is posted, because the data was copied.
- *	CALL_REQUEST  announces a longer message, which stays at the sender until a receive matches.
- *	CALL_CLEAR    the receiver has matched it.
- *	CALL_DATA     the data follows in messages of PIECE_BYTES, directly into the receiver's
- *	              memory. That link carries nothing else meanwhile.
+ *	CALL_MESSAGE  A short message: data of up to COLL_INLINE_BYTES follows the header. The send
+ *	              is done when it is posted, because the data is copied.
+ *	CALL_REQUEST  Announces a long message; its data stays at the sender.
+ *	CALL_CLEAR    The receiver has matched it with a receive.
+ *	CALL_DATA     Its data follows in pieces of PIECE_BYTES, directly into the receiver's
+ *	              memory. Until the last one, that direction of the link carries nothing else.
  *
  *	send: SEND_NEW -> done                                                       (short)
  *	      SEND_NEW -> SEND_REQUESTED -> SEND_CLEAR -> SEND_DATA -> done          (long)
  *	recv: RECV_NEW -> done                                                       (short)
  *	      RECV_NEW -> RECV_MATCHED -> RECV_CLEARED -> RECV_DATA -> done          (long)
  *
- * A receiver reads headers only while an operation of this rank waits for one. Headers that match
- * no receive yet are unexpected messages and wait in order of arrival.
+ * A rank receives headers only while one of its operations waits for one. Headers that match no
+ * receive yet are unexpected messages, which wait in order of arrival.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -54,7 +55,7 @@ struct message_peer {
 	unsigned unexpected_count;
 	uint64_t requests;                             /* number of long messages sent to it */
 	struct harp_coll_request *sending, *receiving; /* in SEND_DATA, RECV_DATA */
-	uint64_t round; /* round of message_progress() in which a send to it could not be posted */
+	uint64_t round; /* last round of message_progress() in which a send could not be posted */
 };
 
 static size_t message_bytes(const struct harp_coll_request *op)
@@ -147,7 +148,7 @@ static int message_send_progress(struct harp_coll_request *op, uint64_t round)
 	switch ((enum message_state)op->message_state) {
 	case SEND_NEW:
 		if (peer->round == round)
-			return 0; /* an earlier send is first */
+			return 0; /* keeps the order: an earlier send waits, too */
 		op->header.kind = is_short ? CALL_MESSAGE : CALL_REQUEST;
 		op->header.link_bytes = bytes;
 		rc = message_post(group, op->call.peer, &op->header, op->call.in,
@@ -188,7 +189,7 @@ static bool message_matches(const struct harp_coll_request *op, const struct cal
 	       (op->call.peer == HARP_COLL_ANY_RANK || op->call.peer == (int)header->rank);
 }
 
-/* Passes a message to a receive. -EPROTO: it does not fit. */
+/* Assigns a message to a receive. -EPROTO: it does not fit. */
 static int message_take(struct harp_coll_request *op, const struct call_header *header,
 			const void *data)
 {
@@ -218,8 +219,8 @@ static int message_take(struct harp_coll_request *op, const struct call_header *
 	return 1;
 }
 
-static int message_keep(struct message_peer *peer, const struct call_header *header,
-			const void *data)
+static int message_keep_unexpected(struct message_peer *peer, const struct call_header *header,
+				   const void *data)
 {
 	size_t bytes = header->kind == CALL_MESSAGE ? (size_t)header->link_bytes : 0;
 	struct unexpected *unexpected = malloc(sizeof(*unexpected) + bytes);
@@ -234,7 +235,7 @@ static int message_keep(struct message_peer *peer, const struct call_header *hea
 	return 1;
 }
 
-/* Matches a new receive with messages that have already arrived. */
+/* Matches a new receive with unexpected messages. */
 static int message_match_new(struct harp_coll_request *op)
 {
 	struct harp_coll *group = op->group;
@@ -270,16 +271,16 @@ static int message_bad(struct harp_coll *group, int rank)
 	return -EPROTO;
 }
 
-static int message_arrived(struct harp_coll *group, int rank, size_t got)
+static int message_arrived(struct harp_coll *group, int rank, size_t received)
 {
 	struct message_peer *peer = &group->messages[rank];
 	const struct call_header *header = (const void *)peer->header_in->data;
 	const void *data = peer->header_in->data + sizeof(*header);
 	struct harp_coll_request *op;
 
-	if (got < sizeof(*header) || header->magic != CALL_MAGIC ||
+	if (received < sizeof(*header) || header->magic != CALL_MAGIC ||
 	    header->protocol != CALL_PROTOCOL || header->rank != (uint32_t)rank ||
-	    (header->kind == CALL_MESSAGE && header->link_bytes != got - sizeof(*header)))
+	    (header->kind == CALL_MESSAGE && header->link_bytes != received - sizeof(*header)))
 		return message_bad(group, rank);
 	switch ((enum call_kind)header->kind) {
 	case CALL_MESSAGE:
@@ -287,7 +288,7 @@ static int message_arrived(struct harp_coll *group, int rank, size_t got)
 		TAILQ_FOREACH(op, &group->recvs, link)
 		if (message_matches(op, header))
 			return message_take(op, header, data);
-		return message_keep(peer, header, data);
+		return message_keep_unexpected(peer, header, data);
 	case CALL_CLEAR:
 		TAILQ_FOREACH(op, &group->sends, link)
 		if (op->call.peer == rank && op->message_state == SEND_REQUESTED &&
@@ -384,7 +385,7 @@ static int message_headers(struct harp_coll *group, int rank)
 		}
 		peer->header_posted = false;
 		moved = message_arrived(group, rank,
-					link->in.xfers[peer->header_ticket % COLL_XFERS].got);
+					link->in.xfers[peer->header_ticket % COLL_XFERS].received);
 		if (moved < 0)
 			return moved;
 	}
@@ -412,24 +413,19 @@ static int message_headers(struct harp_coll *group, int rank)
 int message_start(struct harp_coll_request *op)
 {
 	struct harp_coll *group = op->group;
-	int64_t now_ns = coll_now_ns();
 	bool is_send = op->call.op == HARP_COLL_SEND;
 	int rc = message_peers(group);
 
 	if (rc)
 		return rc;
 	op->state = OP_QUEUED;
-	op->start_ns = op->moved_ns = now_ns;
-	op->deadline_ns = now_ns + (op->call.timeout_ms ? op->call.timeout_ms * COLL_NSEC_PER_MSEC
-							: group->timeout_ns);
-	op->diagnose_ns = now_ns + COLL_NSEC_PER_SEC;
-	op->death_ns = 0;
+	op_start_clock(op, coll_now_ns());
 	op->message_state = is_send ? SEND_NEW : RECV_NEW;
 	op->header.kind = CALL_MESSAGE;
 	op->header.seq = is_send ? ++group->messages[op->call.peer].requests : 0;
 	TAILQ_INSERT_TAIL(is_send ? &group->sends : &group->recvs, op, link);
 	if (!is_send)
-		message_match_new(op); /* a failure has failed the group and the operation */
+		message_match_new(op); /* an error fails the group, and with it this operation */
 	return 0;
 }
 
@@ -473,7 +469,7 @@ bool message_is_waiting(const struct harp_coll *group)
 	return !TAILQ_EMPTY(&group->sends) || !TAILQ_EMPTY(&group->recvs);
 }
 
-/* Requires closed links, so that no code writes to the buffers. */
+/* Requires closed links, so that the plugin does not access the buffers. */
 void message_forget(struct harp_coll *group)
 {
 	for (int r = 0; group->messages && r < group->world; r++) {

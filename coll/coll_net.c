@@ -2,8 +2,8 @@
 /*
  * coll_net.c - loads an ncclNet plugin and calls the table of its newest version.
  *
- * Words 0 to 16 of a table (name to close_listen) have the same positions from v6 to v12, so
- * functions that never changed are called through v6's type.
+ * The first 17 members of the tables (name to close_listen) have the same offsets in v6 to v12, so
+ * functions whose type never changed are called through v6's table.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -21,7 +21,7 @@ static struct {
 	void *lib;
 	const void *table;
 	void *ctx; /* v11 and newer */
-	struct harp_coll_net facts;
+	struct harp_coll_net info;
 } net;
 
 #define TABLE(version) ((const struct nccl_net_v##version *)net.table)
@@ -43,7 +43,7 @@ static void net_logger(enum nccl_log_level level, unsigned long flags, const cha
 	runtime_log((int)level, "%s", text);
 }
 
-/* Callback for the plugin: no profiler is loaded. */
+/* A profiler callback for the plugin that does nothing. */
 static enum nccl_result net_profiler(void **event, int type, void *parent, int64_t plugin_id,
 				     void *data)
 {
@@ -55,7 +55,6 @@ static enum nccl_result net_profiler(void **event, int type, void *parent, int64
 	return NCCL_SUCCESS;
 }
 
-/* The plugin has logged the details. */
 static int net_errno(enum nccl_result result)
 {
 	switch (result) {
@@ -74,7 +73,7 @@ static int net_errno(enum nccl_result result)
 
 static void *net_dlopen(const char *plugin, char *error, size_t error_bytes)
 {
-	char path[sizeof(net.facts.path)];
+	char path[sizeof(net.info.path)];
 	Dl_info self;
 	void *lib;
 
@@ -102,7 +101,7 @@ static void *net_dlopen(const char *plugin, char *error, size_t error_bytes)
 		}
 	}
 	if (lib)
-		snprintf(net.facts.path, sizeof(net.facts.path), "%s", path);
+		snprintf(net.info.path, sizeof(net.info.path), "%s", path);
 	else
 		snprintf(error, error_bytes,
 			 "the ncclNet plugin %s cannot be loaded: %s; set HARP_COLL_NET", path,
@@ -114,14 +113,14 @@ static enum nccl_result net_init(void)
 {
 	struct nccl_comm_config config = { .traffic_class = NCCL_TRAFFIC_CLASS_UNSET };
 
-	if (net.facts.abi >= 11)
+	if (net.info.abi >= 11)
 		return TABLE(11)->init(&net.ctx, 0, &config, net_logger, net_profiler);
-	if (net.facts.abi == 10)
+	if (net.info.abi == 10)
 		return TABLE(10)->init(net_logger, net_profiler);
 	return TABLE(6)->init(net_logger);
 }
 
-/* Only name and speed are used. NCCL does not clear its struct, either. */
+/* Only name and speed are used. */
 static void net_read_properties(void)
 {
 	union {
@@ -143,7 +142,7 @@ static void net_read_properties(void)
 		name = props.member.name;                                                          \
 		speed_mbps = props.member.speed_mbps;                                              \
 	} while (0)
-	switch (net.facts.abi) {
+	switch (net.info.abi) {
 	case 6:
 		READ(6, v6);
 		break;
@@ -166,8 +165,8 @@ static void net_read_properties(void)
 #undef READ
 	if (rc != NCCL_SUCCESS)
 		return;
-	snprintf(net.facts.device, sizeof(net.facts.device), "%s", name ? name : "");
-	net.facts.speed_mbps = speed_mbps;
+	snprintf(net.info.device, sizeof(net.info.device), "%s", name ? name : "");
+	net.info.speed_mbps = speed_mbps;
 }
 
 int net_load(const char *plugin, char *error, size_t error_bytes)
@@ -184,22 +183,22 @@ int net_load(const char *plugin, char *error, size_t error_bytes)
 
 		snprintf(symbol, sizeof(symbol), "ncclNetPlugin_v%d", version);
 		net.table = dlsym(net.lib, symbol);
-		net.facts.abi = version;
+		net.info.abi = version;
 	}
 	if (!net.table) {
 		snprintf(error, error_bytes, "%s has no symbol ncclNetPlugin_v%d to _v%d",
-			 net.facts.path, NCCL_ABI_OLDEST, NCCL_ABI_NEWEST);
+			 net.info.path, NCCL_ABI_OLDEST, NCCL_ABI_NEWEST);
 		goto unload;
 	}
-	snprintf(net.facts.name, sizeof(net.facts.name), "%s", TABLE(6)->name);
+	snprintf(net.info.name, sizeof(net.info.name), "%s", TABLE(6)->name);
 	rc = net_init();
 	if (rc == NCCL_SUCCESS)
-		rc = TABLE(6)->devices(&net.facts.devices);
-	if (rc != NCCL_SUCCESS || net.facts.devices < 1) {
+		rc = TABLE(6)->devices(&net.info.devices);
+	if (rc != NCCL_SUCCESS || net.info.devices < 1) {
 		snprintf(
 			error, error_bytes,
 			"the ncclNet plugin %s %s; its log has the reason (HARP_DEBUG, options.log)",
-			net.facts.path, rc != NCCL_SUCCESS ? "failed to start" : "has no device");
+			net.info.path, rc != NCCL_SUCCESS ? "failed to start" : "has no device");
 		goto unload;
 	}
 	net_read_properties();
@@ -219,19 +218,19 @@ void net_unload(void)
 	memset(&net, 0, sizeof(net));
 }
 
-const struct harp_coll_net *net_facts(void)
+const struct harp_coll_net *net_info(void)
 {
-	return &net.facts;
+	return &net.info;
 }
 
 int net_devices(void)
 {
-	return net.facts.devices;
+	return net.info.devices;
 }
 
 int net_listen(int device, void *handle, void **listen_comm)
 {
-	if (net.facts.abi >= 11)
+	if (net.info.abi >= 11)
 		return net_errno(TABLE(11)->listen(net.ctx, device, handle, listen_comm));
 	return net_errno(TABLE(6)->listen(device, handle, listen_comm));
 }
@@ -242,11 +241,11 @@ int net_connect(int device, void *handle, void **comm)
 	struct nccl_device_handle *device_handle = NULL;
 
 	*comm = NULL;
-	if (net.facts.abi >= 11)
+	if (net.info.abi >= 11)
 		return net_errno(TABLE(11)->connect(net.ctx, device, handle, comm, &device_handle));
-	if (net.facts.abi == 10)
+	if (net.info.abi == 10)
 		return net_errno(TABLE(10)->connect(device, &config, handle, comm, &device_handle));
-	if (net.facts.abi >= 7)
+	if (net.info.abi >= 7)
 		return net_errno(TABLE(7)->connect(device, handle, comm, &device_handle));
 	return net_errno(TABLE(6)->connect(device, handle, comm));
 }
@@ -256,7 +255,7 @@ int net_accept(void *listen_comm, void **comm)
 	struct nccl_device_handle *device_handle = NULL;
 
 	*comm = NULL;
-	if (net.facts.abi >= 7)
+	if (net.info.abi >= 7)
 		return net_errno(TABLE(7)->accept(listen_comm, comm, &device_handle));
 	return net_errno(TABLE(6)->accept(listen_comm, comm));
 }
@@ -266,13 +265,12 @@ static int net_register(void *comm, void *data, size_t bytes, void **mhandle)
 	*mhandle = NULL;
 	if (!bytes)
 		return 0;
-	if (net.facts.abi >= 8)
+	if (net.info.abi >= 8)
 		return net_errno(TABLE(8)->reg_mr(comm, data, bytes, NCCL_PTR_HOST, mhandle));
 	return net_errno(TABLE(6)->reg_mr(comm, data, (int)bytes, NCCL_PTR_HOST, mhandle));
 }
 
-/* Registers each message's memory, because the caller owns the pointer and may reuse the
- * address. */
+/* Registers the memory for each message, because the caller may free it and reuse the address. */
 int net_isend(void *comm, void *data, size_t bytes, void **mhandle, void **request)
 {
 	enum nccl_result result;
@@ -281,9 +279,9 @@ int net_isend(void *comm, void *data, size_t bytes, void **mhandle, void **reque
 	*request = NULL;
 	if (rc)
 		return rc;
-	if (net.facts.abi >= 10)
+	if (net.info.abi >= 10)
 		result = TABLE(10)->isend(comm, data, bytes, 0, *mhandle, NULL, request);
-	else if (net.facts.abi == 9)
+	else if (net.info.abi == 9)
 		result = TABLE(9)->isend(comm, data, bytes, 0, *mhandle, request);
 	else
 		result = TABLE(6)->isend(comm, data, (int)bytes, 0, *mhandle, request);
@@ -302,9 +300,9 @@ int net_irecv(void *comm, void *data, size_t bytes, void **mhandle, void **reque
 	*request = NULL;
 	if (rc)
 		return rc;
-	if (net.facts.abi >= 10)
+	if (net.info.abi >= 10)
 		result = TABLE(10)->irecv(comm, 1, &data, &bytes, &tag, mhandle, &phandle, request);
-	else if (net.facts.abi == 9)
+	else if (net.info.abi == 9)
 		result = TABLE(9)->irecv(comm, 1, &data, &bytes, &tag, mhandle, request);
 	else
 		result = TABLE(6)->irecv(comm, 1, &data, &size, &tag, mhandle, request);

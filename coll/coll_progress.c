@@ -2,20 +2,20 @@
 /*
  * coll_progress.c - chooses the thread that advances the groups of the process.
  *
- * Theory of operation. A thread that waits for an operation polls: it acquires runtime.lock if it
+ * Theory of operation. A thread that waits for an operation polls: it acquires runtime.lock if that
  * is free, advances all active groups and checks its request. While another thread polls, it only
- * checks. If operations are in progress and no thread waits, the background thread polls. It first
- * gives the caller a moment to wait for the new operation. Without operations in progress it sleeps
- * without a timeout.
+ * checks. If operations are in progress and no thread waits, the background thread polls, after
+ * GRACE_NS in which the caller may begin to wait. Without operations in progress it sleeps without
+ * a timeout.
  *
- * ncclNet has no event to sleep on. A poller without progress spins, then yields, then sleeps for
- * growing times; meanwhile the plugin's own thread advances its connections. On a processor that
- * another thread uses, sched_yield() returns after that thread's time slice (milliseconds). There
- * the poller sleeps instead, because the scheduler prefers a thread that wakes up.
+ * ncclNet has no event to wait for. A poller without progress spins, then yields, then sleeps for
+ * growing times; meanwhile the plugin's control thread advances its connections. On a processor
+ * that another thread uses, sched_yield() returns after that thread's time slice (milliseconds).
+ * There the poller sleeps instead, because the scheduler prefers a thread that wakes up.
  *
  * Fork. A child of a process with open groups shares their connections, so all its calls fail and
- * read no state. So the handlers acquire no lock: the plugin's handlers, which run first, may
- * hold one that a poller waits for.
+ * access no state. This library has no handler before fork() that acquires runtime.lock: the
+ * plugin's handlers, which run earlier, may hold a lock that the poller waits for.
  */
 #include <errno.h>
 #include <sched.h>
@@ -30,17 +30,17 @@
 #define SPIN_NS 2000
 #define YIELD_NS (2 * COLL_NSEC_PER_MSEC)
 #define BUSY_YIELD_NS COLL_NSEC_PER_MSEC /* a longer sched_yield(): the processor is busy */
-/* After the second long yield in a row, sleep instead for this time; it doubles up to the maximum
- * while each yield in between is long. One alone may be a kernel thread's. */
+/* For this time after two long yields in a row, the poller sleeps instead. The time doubles with
+ * each further long yield. A single one may be due to a kernel thread. */
 #define BUSY_NS_MIN (8 * COLL_NSEC_PER_MSEC)
 #define BUSY_NS_MAX (256 * COLL_NSEC_PER_MSEC)
 #define SLEEP_NS_MIN 20000
 #define SLEEP_NS_MAX (500 * 1000)
-#define GRACE_NS 50000                      /* before the background thread polls */
-#define LINGER_NS (50 * COLL_NSEC_PER_MSEC) /* duration of its polling before it sleeps */
+#define GRACE_NS 50000 /* from the wake-up of the background thread to its first poll */
+#define LINGER_NS (50 * COLL_NSEC_PER_MSEC) /* from its last work to its sleep without a timeout */
 
 struct runtime runtime = { .lock = PTHREAD_MUTEX_INITIALIZER,
-			   .leaving = PTHREAD_MUTEX_INITIALIZER,
+			   .process_lock = PTHREAD_MUTEX_INITIALIZER,
 			   .notify = TAILQ_HEAD_INITIALIZER(runtime.notify) };
 
 static struct {
@@ -77,17 +77,17 @@ void runtime_lock(void)
 	pthread_mutex_lock(&runtime.lock);
 }
 
-/* Takes a group that needs the store, for this thread; NULL: none. */
-static struct harp_coll *runtime_store_work(void)
+/* Reserves a group with work in the store for this thread. NULL: there is none. */
+static struct harp_coll *runtime_take_store_work(void)
 {
 	struct harp_coll *group;
 
 	pthread_mutex_lock(&runtime.lock);
 	LIST_FOREACH(group, &runtime.groups, link)
-	if (!group->in_store && (group->state == GROUP_FAILING || group->diagnose))
+	if (!group->is_in_store && (group->state == GROUP_FAILING || group->has_stalled))
 		break;
 	if (group)
-		group->in_store = true;
+		group->is_in_store = true;
 	else
 		runtime.has_store_work = false;
 	pthread_mutex_unlock(&runtime.lock);
@@ -108,7 +108,7 @@ static void runtime_call_notify(void)
 			notify = op->notify;
 			arg = op->notify_arg;
 			op->notify = NULL;
-			if (op->released)
+			if (op->is_released)
 				op_put(op);
 		}
 		pthread_mutex_unlock(&runtime.lock);
@@ -125,7 +125,7 @@ void runtime_unlock(void)
 
 	pthread_mutex_unlock(&runtime.lock);
 	if (has_store_work) {
-		while ((group = runtime_store_work())) {
+		while ((group = runtime_take_store_work())) {
 			if (group->state == GROUP_FAILING)
 				meet_settle(group);
 			else
@@ -190,8 +190,8 @@ static void runtime_yield(void)
 	busy_ns = !busy_ns ? BUSY_NS_MIN : busy_ns < BUSY_NS_MAX ? 2 * busy_ns : BUSY_NS_MAX;
 }
 
-/* Waits for a moment, idle_ns after the last progress. */
-static void runtime_rest(int64_t idle_ns)
+/* idle_ns: time since the last progress. */
+static void runtime_pause(int64_t idle_ns)
 {
 	if (idle_ns < SPIN_NS)
 		return;
@@ -205,6 +205,11 @@ static void runtime_rest(int64_t idle_ns)
 	if (idle_ns > SLEEP_NS_MAX)
 		idle_ns = SLEEP_NS_MAX;
 	nanosleep(&(struct timespec){ .tv_nsec = idle_ns }, NULL);
+}
+
+static bool runtime_has_work(void)
+{
+	return atomic_load_explicit(&runtime.has_active, memory_order_relaxed);
 }
 
 void runtime_wait(const atomic_int *result, int64_t deadline_ns)
@@ -224,22 +229,17 @@ void runtime_wait(const atomic_int *result, int64_t deadline_ns)
 			moved_ns = now_ns;
 		if (deadline_ns && now_ns >= deadline_ns)
 			break;
-		runtime_rest(now_ns - moved_ns);
+		runtime_pause(now_ns - moved_ns);
 	}
 	atomic_fetch_sub(&runtime.waiters, 1);
 	/* The operation's last messages may still wait for a connection, or for space. */
-	if (atomic_load_explicit(&runtime.has_active, memory_order_relaxed))
+	if (runtime_has_work())
 		runtime_kick();
 }
 
 /* ---- the background thread ------------------------------------------------------------------- */
 
-static bool runtime_has_work(void)
-{
-	return atomic_load_explicit(&runtime.has_active, memory_order_relaxed);
-}
-
-/* Returns when it is kicked or must stop; at once if it was kicked before. */
+/* Returns when there is work or the thread must stop. */
 static void background_sleep(void)
 {
 	pthread_mutex_lock(&background.lock);
@@ -286,7 +286,7 @@ static void *background_main(void *unused)
 		if (runtime_poll())
 			moved_ns = now_ns;
 		else
-			runtime_rest(now_ns - moved_ns);
+			runtime_pause(now_ns - moved_ns);
 	}
 	return NULL;
 }
@@ -310,7 +310,7 @@ int runtime_thread_start(void)
 	if (background.is_running)
 		return 0;
 	background.stop = background.kicked = false;
-	sigfillset(&all); /* signals belong to the application */
+	sigfillset(&all); /* the application's threads handle signals */
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	rc = pthread_create(&background.id, NULL, background_main, NULL);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
@@ -339,7 +339,7 @@ void runtime_thread_stop(void)
 static void fork_child(void)
 {
 	pthread_mutex_init(&runtime.lock, NULL);
-	pthread_mutex_init(&runtime.leaving, NULL);
+	pthread_mutex_init(&runtime.process_lock, NULL);
 	pthread_mutex_init(&background.lock, NULL);
 	if (atomic_load(&runtime.groups_count))
 		atomic_store(&runtime.is_child, true);

@@ -3,7 +3,7 @@
  * coll_reduce.c - element-wise arithmetic of all types.
  *
  * Each loop is a function without inner branches, which the compiler vectorizes; COLL_CLONES
- * compiles it for several processors. Floating-point expressions are evaluated as written (no
+ * compiles it for several instruction sets. Floating-point expressions are evaluated as written (no
  * -ffast-math), because the algorithms define the order of additions.
  */
 #include "coll_half.h"

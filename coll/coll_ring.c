@@ -2,15 +2,15 @@
 /*
  * coll_ring.c - ring all-reduce and all-gather, in pieces.
  *
- * Theory of operation. The array is divided into one chunk for each rank. In step s of the first
- * half (world - 1 steps), a rank sends chunk me - s to the next rank, and adds its input to the
- * chunk me - s - 1 that it receives. Then chunk me + 1 is complete here, and the second half passes
- * the complete chunks on. The additions of a chunk start at its rank and follow the ring, with the
- * same order on all ranks.
+ * Theory of operation. The array is divided into one chunk for each rank. The first half is a
+ * reduce-scatter of world - 1 steps. In step s, a rank sends chunk me - s to the next rank,
+ * receives chunk me - s - 1, and adds its input. After it, this rank has the complete chunk me + 1.
+ * The second half is an all-gather: the ranks pass the complete chunks on. A chunk's additions
+ * follow the ring from the chunk's rank, so their order does not depend on timing.
  *
- * Chunks are sent in pieces: the next step's send of a piece waits for that piece only, so that
- * receiving, adding and sending overlap. The pieces of the first half arrive in slots of scratch
- * memory that stay cached; those of the second half arrive in the caller's memory.
+ * Chunks are sent in pieces. The next step's send of a piece waits for that piece only, so
+ * receiving, adding and sending overlap. The first half receives pieces into slots of scratch
+ * memory, which stay in the processor's cache; the second half receives into the caller's memory.
  *
  * With a float16 or bfloat16 wire format, pieces are encoded into slots. The rank that completes a
  * chunk decodes the bytes that it sends, so that all ranks have the same result.
@@ -33,8 +33,8 @@ static int ring_rank(const struct ring *ring, int index)
 struct cut {
 	size_t chunk;  /* elements of a chunk, except the last */
 	size_t piece;  /* elements of a piece, except a chunk's last */
-	size_t pieces; /* of a whole chunk */
-	size_t total;
+	size_t pieces; /* of a chunk, except the last */
+	size_t total;  /* elements */
 };
 
 static void ring_cut(const struct ring *ring, struct cut *cut)
@@ -81,13 +81,13 @@ int ring_layout(struct ring *ring)
 	return 0;
 }
 
-/* Receiving never waits for a send; otherwise a ring of ranks would deadlock. */
+/* Receiving into a slot never waits for a send; otherwise a ring of ranks would deadlock. */
 struct half_state {
 	char *slots;
 	size_t slot_bytes, slots_used, sends_used;
-	int users[RING_SLOTS];   /* acts that must be done before a slot receives again */
-	int senders[RING_SLOTS]; /* and before a slot is encoded into again */
-	int *sends;              /* [step * pieces + piece]: acts that read the caller's memory */
+	int users[RING_SLOTS];   /* act that must be done before the slot receives again */
+	int senders[RING_SLOTS]; /* wire formats: act that must be done before encoding again */
+	int *sends;              /* [step * pieces + piece]: act that reads the caller's memory */
 };
 
 static char *ring_slot(struct half_state *state, unsigned *slot)
@@ -96,7 +96,7 @@ static char *ring_slot(struct half_state *state, unsigned *slot)
 	return state->slots + *slot * state->slot_bytes;
 }
 
-/* Receives a piece, adds the input, and sends the sum, which is the send of step s + 1. */
+/* Receives a piece in step s, adds the input, and sends the sum, which belongs to step s + 1. */
 static int ring_add(struct ring *ring, const struct cut *cut, struct half_state *state, int s,
 		    size_t p, const struct ring_piece *piece)
 {
@@ -129,7 +129,8 @@ static int ring_add(struct ring *ring, const struct cut *cut, struct half_state 
 	return rc;
 }
 
-/* Receives a complete piece and passes it on. Waits for the first half's send from that memory. */
+/* Receives a complete piece and passes it on. The receive waits until the first half has sent that
+ * memory. */
 static int ring_pass(struct ring *ring, const struct cut *cut, struct half_state *state, int s,
 		     size_t p, const struct ring_piece *piece)
 {
@@ -173,7 +174,7 @@ static int ring_halves(struct ring *ring, const struct cut *cut, struct half_sta
 	return rc;
 }
 
-/* Encodes a piece into a slot and sends it. decoded: NULL, or gets the receiver's values. */
+/* Encodes a piece into a slot and sends it. decoded: NULL, or memory for the receiver's values. */
 static int wire_send(struct ring *ring, struct half_state *state, const char *from, char *decoded,
 		     size_t count, int dep)
 {
@@ -212,7 +213,7 @@ static int wire_add(struct ring *ring, const struct cut *cut, struct half_state 
 		rc = sched_local(op, ring->lane, ACT_DIVIDE, out, NULL, NULL, piece->count, rc, -1);
 	if (rc >= 0)
 		rc = wire_send(ring, state, out, is_last ? out : NULL, piece->count, rc);
-	if (is_last && rc >= 0) /* complete when decoded, even before it is sent */
+	if (is_last && rc >= 0) /* complete when decoded, also before it is sent */
 		ring->pieces[ring->pieces_count++] =
 			(struct ring_piece){ piece->offset, piece->count,
 					     op->lanes[ring->lane + 1].last };
@@ -221,7 +222,7 @@ static int wire_add(struct ring *ring, const struct cut *cut, struct half_state 
 	return rc;
 }
 
-/* Encoding a decoded piece gives the same bits, so its slot is free at once. */
+/* Encoding a decoded piece gives the same bits, so the slot is free after decoding. */
 static int wire_pass(struct ring *ring, const struct cut *cut, struct half_state *state, int s,
 		     size_t p, const struct ring_piece *piece)
 {
@@ -268,7 +269,7 @@ int ring_build(struct ring *ring)
 {
 	struct harp_coll_request *op = ring->op;
 	size_t element = harp_coll_dtype_bytes(op->call.dtype);
-	/* Over shared memory, rounding gains nothing. */
+	/* On one host, 16-bit formats save no time. */
 	bool is_wire = op->call.wire > HARP_COLL_WIRE_NATIVE && op->group->hosts_count > 1;
 	struct half_state state;
 	struct cut cut;

@@ -13,24 +13,24 @@ struct ring_piece {
 
 struct ring {
 	struct harp_coll_request *op;
-	const int *ranks; /* every stride-th is in the ring. NULL: 0 to count - 1 */
+	const int *ranks; /* [position * stride]: the rank. NULL: ranks are 0 to count - 1 */
 	int stride;
-	int count, me;  /* ranks of the ring, and this one's number */
+	int count, me;  /* ranks of the ring, and this rank's position */
 	const char *in; /* may equal out */
 	char *out;
 	size_t elements;
 	unsigned lane;
-	int ready; /* act after which the input is complete; -1: it is */
-	/* Result: in order of completion. The caller frees it. */
+	int ready; /* act that completes the input; -1: it is complete */
+	/* Result, in order of completion. The caller frees the array. */
 	struct ring_piece *pieces;
 	size_t pieces_count;
 };
 
 int ring_build(struct ring *ring);
-/* The pieces of a ring, without acts, for a rank outside the ring. The caller frees it. */
+/* Sets only `pieces`, without acts, for a rank outside the ring. */
 int ring_layout(struct ring *ring);
-/* Receives a block from a rank (-1: it is there) into `out`, and sends it from `in` to `count`
- * ranks, in pieces. */
+/* Receives a block from rank `source` (-1: does not receive) into `out`, and sends it from `in` to
+ * `count` ranks, in pieces. */
 int relay_block(struct harp_coll_request *op, int source, char *out, const char *in, size_t bytes,
 		const int *ranks, int count);
 

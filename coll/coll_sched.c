@@ -4,16 +4,16 @@
  *
  * Theory of operation. An algorithm describes an operation once, as acts: send, receive, reduce,
  * copy. Acts belong to streams: one for each direction of each link that the operation uses, and
- * OP_LANES for local work. The acts of a stream run in the order in which they were added. So the
- * messages of a link match because both ranks added them in the same order, and additions have a
- * fixed order. Across streams, an act waits for at most two earlier acts (dep). No other order
- * applies: one piece is received while another is reduced and a third one is sent.
+ * OP_LANES for local acts. A stream runs its acts in the order in which they were added. Both ranks
+ * of a link add its messages in the same order, so sends match receives. Additions have a fixed
+ * order for the same reason. Across streams, an act waits for at most two earlier acts (dep). So
+ * one piece is received while another is reduced and a third one is sent.
  *
- * The first message of a link in each operation starts with a call_header, in both directions, even
- * if data flows only one way. It also carries a first piece of up to COLL_INLINE_BYTES: sender and
- * receiver decide in the same way, because they agree on its size, or else their headers differ. A
- * receiver posts its other receives only after it has compared the header, so that a message of
- * another operation never reaches memory of this one.
+ * In each operation, the first message of a link in either direction starts with a call_header,
+ * even if data flows only one way. It also contains the first piece if that has up to
+ * COLL_INLINE_BYTES; both ranks know the piece's size. A receiver posts its other receives only
+ * after it has compared the header, so that a message of another operation never reaches this
+ * operation's memory.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -29,8 +29,7 @@ struct scratch_block {
 	_Alignas(64) unsigned char data[];
 };
 
-/* Allocates from the group's arena, because the group runs one collective at a time. NULL: out of
- * memory. */
+/* The group has one arena, because it runs one collective at a time. NULL: out of memory. */
 void *sched_scratch(struct harp_coll_request *op, size_t bytes)
 {
 	struct harp_coll *group = op->group;
@@ -65,7 +64,7 @@ void sched_scratch_free(struct harp_coll *group)
 	}
 }
 
-/* Keeps one block that is large enough for all of this operation's allocations. */
+/* Replaces the blocks by one that is large enough for all of this operation's allocations. */
 static void sched_scratch_reset(struct harp_coll *group)
 {
 	struct scratch_block *block = group->scratch;
@@ -156,13 +155,6 @@ static int sched_op_link(struct harp_coll_request *op, int peer)
 	return op->links_count++;
 }
 
-int sched_link(struct harp_coll_request *op, int peer)
-{
-	int at = sched_op_link(op, peer);
-
-	return at < 0 ? at : 0;
-}
-
 int sched_send(struct harp_coll_request *op, int peer, const void *data, size_t bytes, int dep)
 {
 	int at = sched_op_link(op, peer);
@@ -234,7 +226,7 @@ int sched_local(struct harp_coll_request *op, unsigned lane, enum act_kind kind,
 	return sched_add(op, &op->lanes[lane], act);
 }
 
-/* Adds headers for directions without data. No act precedes them, so they are sent at once. */
+/* Adds headers for directions without data. They depend on no act, so they are sent at once. */
 int sched_finish(struct harp_coll_request *op)
 {
 	struct act hello = { .flags = ACT_HELLO, .dep = { -1, -1 } };
@@ -277,18 +269,18 @@ static void sched_mismatch(struct harp_coll_request *op, const struct link *link
 		   op->group->rank, mine_text, op->header.seq, link->peer, their_text, theirs->seq);
 }
 
-/* Compares the peer's header. got: bytes of the message. */
-static int sched_check_hello(struct harp_coll_request *op, struct op_link *link, size_t got,
+/* Compares the peer's header. received: bytes of the message. */
+static int sched_check_hello(struct harp_coll_request *op, struct op_link *link, size_t received,
 			     const struct act *act)
 {
 	const struct call_header *theirs = (const void *)link->hello_in->data;
 	struct harp_coll *group = op->group;
 
-	if (got < sizeof(*theirs) || theirs->magic != CALL_MAGIC ||
+	if (received < sizeof(*theirs) || theirs->magic != CALL_MAGIC ||
 	    theirs->rank != (uint32_t)link->link->peer) {
 		group_fail(group, true, -EPROTO,
 			   "rank %d sent %zu bytes that are not a message of libharp-coll",
-			   link->link->peer, got);
+			   link->link->peer, received);
 		return -EPROTO;
 	}
 	if (theirs->protocol != CALL_PROTOCOL) {
@@ -303,7 +295,7 @@ static int sched_check_hello(struct harp_coll_request *op, struct op_link *link,
 		return -EPROTO;
 	}
 	if (theirs->link_bytes != link->recv_bytes ||
-	    got != sizeof(*theirs) + (act->flags & ACT_INLINE ? act->n : 0)) {
+	    received != sizeof(*theirs) + (act->flags & ACT_INLINE ? act->n : 0)) {
 		char text[192];
 
 		call_describe(&op->header, text, sizeof(text));
@@ -340,7 +332,7 @@ static int sched_post_send(struct harp_coll_request *op, struct op_link *link, s
 			memcpy(bounce->data + sizeof(*header), act->a, bytes);
 	}
 	act->ticket = link_send(link->link, bounce->data, sizeof(*header) + bytes, bounce);
-	act->done = true; /* the link owns the bounce, so the data may change */
+	act->done = true; /* the bounce has a copy, so the data may change */
 	return 0;
 }
 
@@ -373,19 +365,19 @@ static int sched_out(struct harp_coll_request *op, struct op_link *link)
 
 static int sched_received(struct harp_coll_request *op, struct op_link *link, struct act *act)
 {
-	size_t got = link->link->in.xfers[act->ticket % COLL_XFERS].got;
+	size_t received = link->link->in.xfers[act->ticket % COLL_XFERS].received;
 
 	if (act->flags & ACT_HELLO) {
-		int rc = sched_check_hello(op, link, got, act);
+		int rc = sched_check_hello(op, link, received, act);
 
 		if (rc)
 			return rc;
 		if ((act->flags & ACT_INLINE) && act->dst && act->n)
 			memcpy(act->dst, link->hello_in->data + sizeof(struct call_header), act->n);
-	} else if (got != act->n) {
+	} else if (received != act->n) {
 		group_fail(op->group, true, -EPROTO,
 			   "rank %d sent a piece of %zu bytes, but rank %d expects %zu",
-			   link->link->peer, got, op->group->rank, act->n);
+			   link->link->peer, received, op->group->rank, act->n);
 		return -EPROTO;
 	}
 	act->done = true;
@@ -473,7 +465,7 @@ static int sched_lane(struct harp_coll_request *op, struct stream *stream)
 	return moved;
 }
 
-/* Links first: their data is reduced while the next pieces are in transit. */
+/* Posts receives before local acts, so that the next pieces are in transit during additions. */
 int sched_progress(struct harp_coll_request *op)
 {
 	int moved = 0;
@@ -508,7 +500,7 @@ bool sched_is_done(const struct harp_coll_request *op)
 	return true;
 }
 
-/* Call after the last act, or once the links are closed, when no code refers to the memory. */
+/* Requires that all acts are done, or that the links are closed. */
 void sched_clear(struct harp_coll_request *op)
 {
 	for (int i = 0; i < op->links_count; i++)

@@ -3,10 +3,10 @@
  * coll_shm.c - links between ranks of one host, through shared memory.
  *
  * Theory of operation. The ranks of a group on one host map one segment. It has a ring for each
- * ordered pair and class: a stream of frames, each the message's length in eight bytes and the
- * message, padded to eight. The sender copies in while there is space, and the receiver copies out
- * into the posted buffer, so a message may be longer than the ring. head and tail count bytes since
- * the start. The file is unlinked as soon as all ranks have mapped it.
+ * ordered pair and link class. A ring carries frames: eight bytes with the message's length, then
+ * the message, padded to a multiple of eight. The sender copies data in while the ring has space,
+ * and the receiver copies it to the posted buffer. So a message may be longer than the ring. head
+ * and tail count bytes since the start. The file is unlinked when all ranks have mapped it.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -25,7 +25,7 @@
 #define SHM_RING_BYTES (256u << 10)
 #define SHM_FRAME_BYTES 8u
 #define SHM_REMEDY "free space in /dev/shm, or disable shared memory with HARP_COLL_HOST="
-#define SHM_CHECK_NS (100 * COLL_NSEC_PER_MSEC) /* interval of checks whether a rank failed */
+#define SHM_CHECK_NS (100 * COLL_NSEC_PER_MSEC) /* interval of checks for failed ranks */
 
 struct shm_ring {
 	/* Release: the earlier bytes are in the ring. Writer: the sender. */
@@ -53,26 +53,25 @@ static size_t shm_header_bytes(void)
 	return (sizeof(struct shm_header) + 4095) / 4096 * 4096;
 }
 
-/* Allocates segment pages before their first use: in a full /dev/shm, a load or store would raise
- * SIGBUS. -ENOSPC. */
+/* Allocates pages of the segment. Otherwise, their first use in a full /dev/shm raises SIGBUS.
+ * -ENOSPC. */
 static int shm_populate(void *from, size_t bytes)
 {
 	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)from & -page;
 
 	bytes += (uintptr_t)from - at;
-	/* QEMU's user mode does not know the advice: EINVAL. */
+	/* QEMU's user mode does not implement this advice: EINVAL. */
 	return madvise((void *)at, bytes, MADV_POPULATE_WRITE) && errno != EINVAL ? -ENOSPC : 0;
 }
 
-/* Waiting for other ranks of the host. */
 struct shm_wait {
 	int64_t deadline_ns, check_ns;
-	bool is_published;                 /* another rank failed, and the others know */
+	bool is_published;                 /* another rank failed and has informed the others */
 	char error[HARP_COLL_ERROR_BYTES]; /* why this rank stopped waiting */
 };
 
-/* Waits a moment for a rank. -ETIMEDOUT, -ECONNRESET if it died, or the error of a rank that
- * failed. */
+/* Sleeps once while this rank waits for another one of its host. -ETIMEDOUT; -ECONNRESET: it died;
+ * else the error of a rank that failed. */
 static int shm_sleep(const struct harp_coll *group, struct shm_wait *wait, int rank)
 {
 	int64_t now_ns = coll_now_ns();
@@ -103,7 +102,7 @@ static int shm_sleep(const struct harp_coll *group, struct shm_wait *wait, int r
 	return 0;
 }
 
-/* Beyond RLIMIT_FSIZE (ulimit -f), ftruncate() would end the application by SIGXFSZ. */
+/* Beyond RLIMIT_FSIZE (ulimit -f), ftruncate() raises SIGXFSZ, which kills the application. */
 static int shm_resize(int fd, size_t bytes)
 {
 	struct rlimit limit;
@@ -113,7 +112,7 @@ static int shm_resize(int fd, size_t bytes)
 	return ftruncate(fd, (off_t)bytes) ? -errno : 0;
 }
 
-/* The lowest rank of the host creates the segment; the others wait until it has its size. */
+/* The lowest rank of the host creates the segment; the others wait until it has its full size. */
 static int shm_file(const struct harp_coll *group, const struct shm *shm, struct shm_wait *wait)
 {
 	int rc;
@@ -146,7 +145,7 @@ static int shm_file(const struct harp_coll *group, const struct shm *shm, struct
 	}
 }
 
-/* Tells the ranks that wait for this one. */
+/* Informs the ranks that wait for this one. */
 static void shm_publish(struct harp_coll *group, int error, const char *text)
 {
 	group->error = error;
@@ -202,7 +201,7 @@ int shm_open_group(struct harp_coll *group, int64_t deadline_ns, char *error, si
 			goto fail;
 		}
 	}
-	shm_unlink(shm->name); /* each rank, because the one that created it may have been killed */
+	shm_unlink(shm->name); /* every rank does, because the creator may have been killed */
 	group->shm = shm;
 	return 0;
 fail:
@@ -272,7 +271,7 @@ bool shm_peer_closed(const struct harp_coll *group, int peer)
 	return index >= 0 && atomic_load(&group->shm->header->states[index]) == SHM_CLOSED;
 }
 
-/* COPY: into the ring at `at`, which wraps. */
+/* Copies into the ring, beginning at byte `at` of the stream. */
 static void shm_put(struct shm_ring *ring, uint64_t at, const void *data, size_t bytes)
 {
 	size_t from = at % SHM_RING_BYTES;
@@ -307,7 +306,7 @@ static int shm_send_progress(struct link *link)
 		struct xfer *xfer = &half->xfers[half->done % COLL_XFERS];
 		uint64_t tail = atomic_load_explicit(&ring->tail, memory_order_acquire);
 		size_t used = (size_t)(head - tail), sent, bytes;
-		/* If the receiver is inside a frame, the padding makes `used` exceed the ring. */
+		/* The padding of a frame that the receiver has not finished may exceed the ring. */
 		size_t room = used < SHM_RING_BYTES ? SHM_RING_BYTES - used : 0;
 
 		if (half->moved == 0) {
@@ -359,12 +358,12 @@ static int shm_recv_progress(struct link *link)
 	while (half->done < half->posted) {
 		struct xfer *xfer = &half->xfers[half->done % COLL_XFERS];
 		uint64_t head = atomic_load_explicit(&ring->head, memory_order_acquire);
-		size_t there = (size_t)(head - tail), got, bytes;
+		size_t available = (size_t)(head - tail), received, bytes;
 
 		if (half->moved == 0) {
 			uint64_t frame;
 
-			if (there < SHM_FRAME_BYTES)
+			if (available < SHM_FRAME_BYTES)
 				break;
 			shm_take(ring, tail, &frame, sizeof(frame));
 			if (frame > xfer->bytes)
@@ -372,24 +371,24 @@ static int shm_recv_progress(struct link *link)
 			half->frame = frame;
 			half->moved = SHM_FRAME_BYTES;
 			tail += SHM_FRAME_BYTES;
-			there -= SHM_FRAME_BYTES;
+			available -= SHM_FRAME_BYTES;
 			moved = 1;
 		}
-		got = half->moved - SHM_FRAME_BYTES;
-		bytes = half->frame - got < there ? half->frame - got : there;
+		received = half->moved - SHM_FRAME_BYTES;
+		bytes = half->frame - received < available ? half->frame - received : available;
 		if (bytes > SHM_RING_BYTES / 4)
 			bytes = SHM_RING_BYTES / 4;
 		if (bytes) {
-			shm_take(ring, tail, (char *)xfer->data + got, bytes);
+			shm_take(ring, tail, (char *)xfer->data + received, bytes);
 			moved = 1;
 		}
-		got += bytes;
+		received += bytes;
 		tail += bytes;
 		half->moved += bytes;
-		if (got == half->frame) {
-			tail += shm_padded(got) - got;
-			xfer->got = got;
-			link->group->stats.shm_received_bytes += got;
+		if (received == half->frame) {
+			tail += shm_padded(received) - received;
+			xfer->received = received;
+			link->group->stats.shm_received_bytes += received;
 			link->group->stats.shm_received_messages++;
 			half->moved = 0;
 			half->done++;

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * coll_tree.c - broadcast and reduce: binomial trees for short arrays, chains of pieces for long
- * ones.
+ * coll_tree.c - broadcast and reduce: binomial trees for short arrays, chains for long ones.
  *
- * Ranks are numbered from the root. In a tree, the parent of a rank is its number without the
- * lowest set bit. In a chain every rank receives each byte once and sends it once, and all links
- * work at the same time.
+ * Ranks are numbered from the root. In a tree, a rank's parent has its number without the lowest
+ * set bit. In a chain, every rank passes the array on in pieces, so all links transfer at the same
+ * time.
  */
 #include <errno.h>
 #include <string.h>
@@ -27,30 +26,20 @@ static int tree_rank(const struct harp_coll_request *op, int number)
 int tree_broadcast(struct harp_coll_request *op)
 {
 	const struct harp_coll_call *call = &op->call;
-	int world = op->group->world, me = tree_number(op), bit = 1, rc = -1;
+	int world = op->group->world, me = tree_number(op), bit = 1, received = -1, rc = 0;
 	size_t bytes = call->count * harp_coll_dtype_bytes(call->dtype);
 	const void *data = me == 0 ? call->in : call->out;
 
 	while (bit < world && !(me & bit))
 		bit *= 2;
-	if (me) {
-		rc = sched_recv(op, tree_rank(op, me - bit), call->out, bytes, -1, NULL);
-		if (rc < 0)
-			return rc;
-	} else if (call->in != call->out) {
-		int copied = sched_local(op, 0, ACT_COPY, call->out, call->in, NULL, bytes, -1, -1);
-
-		if (copied < 0)
-			return copied;
-	}
-	for (int received = rc, child = bit / 2; child; child /= 2) {
-		if (me + child >= world)
-			continue;
-		rc = sched_send(op, tree_rank(op, me + child), data, bytes, received);
-		if (rc < 0)
-			return rc;
-	}
-	return 0;
+	if (me)
+		rc = received = sched_recv(op, tree_rank(op, me - bit), call->out, bytes, -1, NULL);
+	else if (call->in != call->out)
+		rc = sched_local(op, 0, ACT_COPY, call->out, call->in, NULL, bytes, -1, -1);
+	for (int child = bit / 2; child && rc >= 0; child /= 2)
+		if (me + child < world)
+			rc = sched_send(op, tree_rank(op, me + child), data, bytes, received);
+	return rc < 0 ? rc : 0;
 }
 
 int tree_reduce(struct harp_coll_request *op)

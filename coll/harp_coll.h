@@ -2,9 +2,9 @@
 /*
  * harp_coll.h - libharp-coll: collective operations of processes over any ncclNet plugin.
  *
- * A group is a set of processes, its ranks, that meet through a key-value store of the caller.
- * Every rank of a group starts the same collectives in the same order. Calls of one group from
- * several threads are safe; the caller decides their order.
+ * A group is a set of processes, its ranks, which find each other through the caller's key-value
+ * store. All ranks of a group start the same collectives in the same order. Several threads may
+ * call functions of one group; the caller decides the order of their operations.
  *
  *	struct harp_coll_options options = { .size = sizeof(options), .rank = rank,
  *					     .world = world, .name = "job", .store = store };
@@ -21,9 +21,9 @@
  *	harp_coll_close(group);
  *
  * Functions return 0 or -errno:
- *	-EINVAL      bad argument, or an operation that the type does not have
+ *	-EINVAL      invalid argument, or a reduction that is not defined for the type
  *	-EPROTO      ranks called different operations, types or sizes; peers of other versions
- *	-ETIMEDOUT   a rank did not take part in time; the text names it
+ *	-ETIMEDOUT   a rank did not take part before the timeout; the text names it
  *	-ECONNRESET  a rank died or its host cannot be reached
  *	-EPROTONOSUPPORT  the plugin refuses to connect two ranks, for example on a required path
  *	-ECANCELED   harp_coll_abort() or harp_coll_close() ended the operation
@@ -44,7 +44,7 @@ extern "C" {
 #endif
 
 #define HARP_COLL_VERSION 1
-#define HARP_COLL_ERROR_BYTES 1024 /* enough for every text of this library */
+#define HARP_COLL_ERROR_BYTES 1024 /* error texts of this library, with NUL */
 #define HARP_COLL_WORLD_MAX 4096
 #define HARP_COLL_ANY_RANK (-1) /* receive from any rank */
 
@@ -96,12 +96,12 @@ enum harp_coll_reduce {
 };
 
 /*
- * Format of float32 values between hosts, in an all-reduce with SUM or AVG; they are added as
- * float32. The 16-bit formats round each sum that is sent. Arrays of up to 32 KiB, and those of a
- * group on one host, are not converted.
+ * Format in which an all-reduce with SUM or AVG sends float32 values between hosts. Sums are
+ * computed in float32; the 16-bit formats round each sum that is sent. Arrays of up to 32 KiB, and
+ * arrays of a group on one host, are not converted.
  */
 enum harp_coll_wire {
-	/* Of a call: the group's format, if it applies. Of a group: $HARP_COLL_WIRE, else
+	/* In a call: the group's format where it applies. In options: $HARP_COLL_WIRE, else
 	 * native. */
 	HARP_COLL_WIRE_DEFAULT,
 	HARP_COLL_WIRE_NATIVE,
@@ -111,16 +111,17 @@ enum harp_coll_wire {
 };
 
 /*
- * The caller's key-value store, with the same keys for all ranks. Keys are printable ASCII of at
- * most 200 bytes, values at most 2 MiB. The functions return 0 or -errno. Threads that call this
- * library, and its own thread, call them without a lock, never two at a time for one group. Each
- * must return within seconds, wait() after its timeout: errors of operations wait for them.
+ * The caller's key-value store, shared by all ranks. Keys are printable ASCII of at most 200 bytes,
+ * values have at most 2 MiB. The functions return 0 or -errno. The threads that call this library,
+ * and the library's own thread, call them without holding a lock, for one group one at a time.
+ * set() and get() must return within seconds, wait() after its timeout: they delay reports of
+ * errors.
  */
 struct harp_coll_store {
 	size_t size; /* sizeof(struct harp_coll_store) */
 	void *arg;
 	int (*set)(void *arg, const char *key, const void *value, size_t bytes);
-	/* Does not wait. -ENOENT: no such key. *bytes: capacity, then the value's size; -ENOSPC:
+	/* Does not wait. *bytes: capacity, then the value's size. -ENOENT: no such key; -ENOSPC:
 	 * the value does not fit. */
 	int (*get)(void *arg, const char *key, void *value, size_t *bytes);
 	/* Returns when the key exists; -ETIMEDOUT after timeout_ms. */
@@ -130,24 +131,23 @@ struct harp_coll_store {
 struct harp_coll_options {
 	size_t size; /* sizeof(struct harp_coll_options) */
 	int rank, world;
-	/* Printable, at most 64 bytes. Unique in the store, also over time: keys are never
-	 * reused. */
+	/* Printable, without spaces, at most 64 bytes. Must be new in the store: a closed group's
+	 * keys remain. */
 	const char *name;
 	struct harp_coll_store store;
 	/* Path or name of an ncclNet plugin; NULL: $HARP_COLL_NET, else libnccl-net-harp.so in the
-	 * folder of this library. The value of the process's first group applies. */
+	 * folder of this library. A process's first group determines it for all. */
 	const char *plugin;
-	/* of the plugin, modulo the number of its devices; -1: the local rank */
-	int device;
-	int64_t timeout_ms; /* of one operation and of harp_coll_open(); 0: 300000 */
-	/* Ranks with equal texts share memory. NULL: $HARP_COLL_HOST, else detected. Empty: this
-	 * rank shares memory with no other. */
+	int device;         /* of the plugin, modulo the number of its devices; negative: 0 */
+	int64_t timeout_ms; /* of harp_coll_open() and of each operation; 0: 300000 */
+	/* Ranks with equal texts use shared memory. NULL: $HARP_COLL_HOST, else detected. Empty:
+	 * this rank shares memory with no other. */
 	const char *host;
 	enum harp_coll_wire wire; /* of calls without one; equal on all ranks */
-	/* Log lines of the plugin and of this library: level 2 warns, 3 informs. May be NULL. The
-	 * process's first group sets it for all. Called from any thread, even while this library's
-	 * lock is held: it must not call this library, nor wait for a lock (such as Python's) whose
-	 * holder may call it or fork(). */
+	/* Receives log lines of the plugin and of this library; level 2: warning, 3: information.
+	 * May be NULL. A process's first group determines it for all. Any thread calls it, also
+	 * while it holds this library's lock. So it must not call this library, nor acquire a lock
+	 * (such as Python's GIL) whose holder may call this library or fork(). */
 	void (*log)(void *arg, int level, const char *text);
 	void *log_arg;
 };
@@ -157,11 +157,12 @@ struct harp_coll_request;
 
 /*
  * One operation. Memory must stay valid until the request is done. Counts are elements of dtype.
- * `in` may equal `out` where both have the same shape.
+ * `in` may equal `out` if both have the same number of elements. A broadcast's root may set `in` to
+ * NULL: its data is in `out`.
  *
  *	op              in               out              count
  *	ALLREDUCE       count            count            of each rank
- *	BROADCAST       count (root)     count            of each rank; root: in may be NULL, then out
+ *	BROADCAST       count (root)     count            of each rank
  *	REDUCE          count            count (root)     of each rank
  *	ALLGATHER       count            world * count    of each rank
  *	REDUCE_SCATTER  world * count    count            of each rank
@@ -171,10 +172,14 @@ struct harp_coll_request;
  *	SEND            count            -                to `peer` with `tag`
  *	RECV            -                count            from `peer` or HARP_COLL_ANY_RANK
  *
- * Variable counts, arrays of `world`: ALLGATHER, GATHER: out_counts (ranks other than a gather's
- * root may give NULL and count); REDUCE_SCATTER, SCATTER: in_counts, likewise; ALLTOALL:
- * in_counts (to each rank) and out_counts (from each rank). Blocks are contiguous in rank order.
- * Or: in_blocks, out_blocks, arrays of `world` addresses, one for each block.
+ * Blocks of different sizes: arrays of `world` counts, one for each rank.
+ *
+ *	ALLGATHER, GATHER        out_counts; optional on a gather's ranks that are not the root
+ *	REDUCE_SCATTER, SCATTER  in_counts; optional on a scatter's ranks that are not the root
+ *	ALLTOALL                 in_counts (to each rank) and out_counts (from each rank)
+ *
+ * Blocks are contiguous in rank order, unless in_blocks or out_blocks, arrays of `world` addresses,
+ * locate each block.
  */
 struct harp_coll_call {
 	size_t size; /* sizeof(struct harp_coll_call) */
@@ -182,8 +187,8 @@ struct harp_coll_call {
 	enum harp_coll_dtype dtype;
 	enum harp_coll_reduce reduce;
 	enum harp_coll_wire wire;
-	int peer; /* root of BROADCAST, REDUCE, GATHER, SCATTER; of SEND to, of RECV from */
-	int tag;  /* SEND, RECV: matches messages of one pair; 0 and more */
+	int peer; /* root; SEND: destination; RECV: source */
+	int tag;  /* SEND, RECV: a RECV matches messages with its tag; not negative */
 	const void *in;
 	void *out;
 	size_t count;
@@ -193,7 +198,7 @@ struct harp_coll_call {
 	int64_t timeout_ms; /* 0: the group's */
 };
 
-/* Returns when all ranks of the group have called it. Not collective with other groups. */
+/* Returns when all ranks of the group have called it. */
 int harp_coll_open(const struct harp_coll_options *options, struct harp_coll **out, char *error,
 		   size_t error_bytes);
 
@@ -204,14 +209,14 @@ int harp_coll_open(const struct harp_coll_options *options, struct harp_coll **o
  */
 void harp_coll_close(struct harp_coll *group);
 
-/* Any thread: fails operations in progress and all later ones; other ranks learn the reason. */
+/* Fails operations in progress and all later ones, on all ranks. Any thread may call it. */
 void harp_coll_abort(struct harp_coll *group, const char *reason);
 
-/* Starts an operation. The array members of call are copied; the memory is not. */
+/* Starts an operation. It copies *call and its arrays of counts and addresses, but not the data. */
 int harp_coll_start(struct harp_coll *group, const struct harp_coll_call *call,
 		    struct harp_coll_request **out, char *error, size_t error_bytes);
 
-/* Starts an operation and returns when it is done. This is the fastest way. */
+/* Starts an operation and returns when it is done. Faster than harp_coll_start() with a wait. */
 int harp_coll_run(struct harp_coll *group, const struct harp_coll_call *call, char *error,
 		  size_t error_bytes);
 
@@ -221,19 +226,19 @@ int harp_coll_test(struct harp_coll_request *request);
 /* Returns when the request is done: its result; -EAGAIN after timeout_ms (-1: no limit). */
 int harp_coll_wait(struct harp_coll_request *request, int64_t timeout_ms);
 
-/* Calls fn once when the request is done, or at once if it is, without a lock, from the thread that
- * completes it. fn may call this library, but must not wait for operations. One fn per request. */
+/* Calls fn once when the request is done; if it is done already, before returning. The thread that
+ * completes the request calls fn, without holding a lock. fn may call this library, but must not
+ * wait for operations. A request has one fn. */
 void harp_coll_notify(struct harp_coll_request *request, void (*fn)(void *arg), void *arg);
 
 /* Text of a failed request, "" for others. Valid until the request is freed. */
 const char *harp_coll_request_error(const struct harp_coll_request *request);
 
-/* For a RECV that is done: the sending rank, and the number of received elements. Others: -1 and
- * 0. */
+/* Of a completed RECV: the sender's rank, and the number of received elements. Else -1 and 0. */
 int harp_coll_request_source(const struct harp_coll_request *request);
 size_t harp_coll_request_count(const struct harp_coll_request *request);
 
-/* A request in progress continues without its handle. NULL is accepted. */
+/* Frees the handle; an operation in progress continues. NULL is accepted. */
 void harp_coll_request_free(struct harp_coll_request *request);
 
 int harp_coll_rank(const struct harp_coll *group);

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # cython: language_level=3, embedsignature=True
-"""libharp-coll for Python (coll/harp_coll.h). harp.collectives is the interface for users.
+"""Bindings of libharp-coll (coll/harp_coll.h). harp.collectives is the public interface.
 
-Operations run outside the GIL, in the caller's memory.
+Operations release the GIL and work in the caller's memory.
 """
 
 import errno
@@ -45,8 +45,8 @@ cdef int _store_code(object error):
     return -code if isinstance(code, int) and code > 0 else -errno.EIO
 
 
-# The store's functions are called from threads without the GIL. An exception must not cross C:
-# it becomes an errno, and its text is kept for the group's error.
+# The library calls the store's functions without the GIL. They return exceptions as an errno and
+# save them for the text of the group's error.
 cdef int _store_set(void *arg, const char *key, const void *value, size_t size) noexcept with gil:
     group = <Group>arg
     try:
@@ -62,10 +62,10 @@ cdef int _store_get(void *arg, const char *key, void *value, size_t *size) noexc
     cdef size_t room = size[0], length
     cdef const char *source
     try:
-        found = group.store.get(key.decode())
-        if found is None:
+        stored = group.store.get(key.decode())
+        if stored is None:
             return -errno.ENOENT
-        data = bytes(found)
+        data = bytes(stored)
         length = len(data)
         size[0] = length
         if length > room:
@@ -90,8 +90,8 @@ cdef int _store_wait(void *arg, const char *key, int64_t timeout_ms) noexcept wi
         return _store_code(error)
 
 
-# The log callback may run while a thread holds the library's lock: it must not wait for the GIL,
-# whose holder may wait for that lock. So lines are kept in C.
+# The log callback must not acquire the GIL: it may run with the library's lock held, and the GIL's
+# holder may wait for that lock. So it saves lines in C.
 cdef struct _LogLine:
     _LogLine *next
     int level
@@ -106,7 +106,7 @@ cdef enum:
     _LOG_LINES_MAX = 4096
 
 
-cdef void _keep_log(void *arg, int level, const char *text) noexcept nogil:
+cdef void _save_log(void *arg, int level, const char *text) noexcept nogil:
     global _log_first, _log_last, _log_count
     cdef size_t length = strlen(text)
     cdef _LogLine *line
@@ -127,13 +127,12 @@ cdef void _keep_log(void *arg, int level, const char *text) noexcept nogil:
 
 
 def log_lines() -> list:
-    """Return what the plugin and the library logged in this process: (level, text). Level 2 warns.
-    """
+    """Return the log lines of the plugin and the library: (level, text). Level 2 is a warning."""
     cdef _LogLine *line
     lines = []
     with nogil:
         pthread_mutex_lock(&_log_lock)
-        line = _log_first  # lines are only added
+        line = _log_first  # lines are never removed
         pthread_mutex_unlock(&_log_lock)
     while line != NULL:
         lines.append((line.level, line.text.decode("utf-8", "replace")))
@@ -171,11 +170,11 @@ cdef int _dtype_of(const Py_buffer *view) except -1:
             return (HARP_COLL_UINT8 if size == 1 else HARP_COLL_UINT16 if size == 2 else
                     HARP_COLL_UINT32 if size == 4 else HARP_COLL_UINT64)
     raise TypeError(f"arrays of {view.format.decode()!r} are not supported: use integers, floats, "
-                    "complex numbers or bool in the machine's byte order")
+                    "complex numbers or bool in native byte order")
 
 
 cdef class _Call:
-    """The arguments of one operation, whose buffers and counts are held while it runs."""
+    """The arguments of an operation. Holds its buffers and counts while it runs."""
 
     cdef harp_coll_call call
     cdef Py_buffer in_view, out_view
@@ -186,8 +185,8 @@ cdef class _Call:
                  source=None, target=None, count=None, in_counts=None, out_counts=None,
                  int dtype=-1):
         cdef harp_coll_call *call = &self.call
-        cdef int found = -1
-        cdef Py_ssize_t number = 0
+        cdef int array_dtype = -1
+        cdef Py_ssize_t size = 0
         call.size = sizeof(call[0])
         call.op = <harp_coll_op>op
         call.reduce = <harp_coll_reduce>reduce
@@ -197,22 +196,22 @@ cdef class _Call:
             PyObject_GetBuffer(source, &self.in_view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)
             self.has_in = True
             call.in_ = self.in_view.buf
-            found = _dtype_of(&self.in_view)
-            number = self.in_view.len // self.in_view.itemsize
+            array_dtype = _dtype_of(&self.in_view)
+            size = self.in_view.len // self.in_view.itemsize
         if target is not None:
             PyObject_GetBuffer(target, &self.out_view,
                                PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | PyBUF_WRITABLE)
             self.has_out = True
             call.out = self.out_view.buf
-            if found >= 0 and found != _dtype_of(&self.out_view):
+            if array_dtype >= 0 and array_dtype != _dtype_of(&self.out_view):
                 raise TypeError("input and output have different types")
-            found = _dtype_of(&self.out_view)
+            array_dtype = _dtype_of(&self.out_view)
             if source is None:
-                number = self.out_view.len // self.out_view.itemsize
+                size = self.out_view.len // self.out_view.itemsize
         if dtype >= 0:
-            found = dtype
-        call.dtype = <harp_coll_dtype>(found if found >= 0 else HARP_COLL_UINT8)
-        call.count = number if count is None else count
+            array_dtype = dtype
+        call.dtype = <harp_coll_dtype>(array_dtype if array_dtype >= 0 else HARP_COLL_UINT8)
+        call.count = size if count is None else count
         if in_counts is not None or out_counts is not None:
             self.counts = <size_t *>malloc(2 * world * sizeof(size_t))
             if self.counts == NULL:
@@ -234,7 +233,7 @@ cdef class _Call:
 
 
 cdef class Request:
-    """An operation in progress. wait() it, or test() it until it is done."""
+    """A nonblocking operation. Call wait(), or test() until it returns True."""
 
     cdef harp_coll_request *request
     cdef _Call call
@@ -256,12 +255,12 @@ cdef class Request:
         raise CollectiveError(text or f"error {-code}", -code)
 
     def test(self) -> bool:
-        """Return whether it is done. Never sleeps.
+        """Return whether the operation is done. Never sleeps.
 
         Raises
         ------
         CollectiveError
-            It failed.
+            The operation failed.
         """
         cdef int code
         with nogil:
@@ -272,7 +271,7 @@ cdef class Request:
         return True
 
     def wait(self, timeout_s=None):
-        """Wait until it is done.
+        """Wait until the operation is done.
 
         Parameters
         ----------
@@ -282,14 +281,14 @@ cdef class Request:
         Returns
         -------
         object
-            What the operation that waits would return.
+            The result of the blocking method.
 
         Raises
         ------
         CollectiveError
-            It failed.
+            The operation failed.
         TimeoutError
-            It is not done in time, and goes on.
+            The operation is still in progress.
         """
         cdef int64_t timeout_ms = -1 if timeout_s is None else <int64_t>(timeout_s * 1000)
         cdef int code
@@ -302,12 +301,12 @@ cdef class Request:
 
     @property
     def source(self):
-        """The rank whose message a receive got; -1 for other operations."""
+        """Rank of a receive's sender; -1 for other operations."""
         return harp_coll_request_source(self.request)
 
     @property
     def count(self):
-        """Elements that a receive got."""
+        """Number of elements that a receive got; 0 for other operations."""
         return harp_coll_request_count(self.request)
 
     def __dealloc__(self):
@@ -317,7 +316,7 @@ cdef class Request:
 
 
 cdef class Group:
-    """One rank of a group. store: an object with set(key, value), get(key) and wait(key, s)."""
+    """One rank of a group. store: an object with the methods of harp.collectives.Store."""
 
     cdef harp_coll *group
     cdef readonly int rank, world
@@ -354,7 +353,7 @@ cdef class Group:
         options.wire = <harp_coll_wire>wire
         options.device = device
         options.timeout_ms = <int64_t>(timeout_s * 1000)
-        options.log = _keep_log
+        options.log = _save_log
         with nogil:
             code = harp_coll_open(&options, &self.group, error, sizeof(error))
         if code:
@@ -374,37 +373,37 @@ cdef class Group:
             raise ValueError("this communicator is closed")
         return self.group
 
-    def run(self, int op, **given) -> None:
-        """Do one operation."""
+    def run(self, int op, **arguments) -> None:
+        """Run an operation."""
         cdef harp_coll *group = self._open()
         cdef char error[HARP_COLL_ERROR_BYTES]
         cdef int code
-        cdef _Call made = _Call(self.world, op, **given)
+        cdef _Call call = _Call(self.world, op, **arguments)
         with nogil:
-            code = harp_coll_run(group, &made.call, error, sizeof(error))
+            code = harp_coll_run(group, &call.call, error, sizeof(error))
         if code:
             raise self._error(code, error)
 
-    def start(self, int op, *, result=None, **given) -> Request:
-        """Start one operation; result is what wait() of its request returns."""
+    def start(self, int op, *, result=None, **arguments) -> Request:
+        """Start an operation; its request's wait() returns `result`."""
         cdef harp_coll *group = self._open()
         cdef char error[HARP_COLL_ERROR_BYTES]
         cdef int code
         cdef Request request = Request()
-        request.call = _Call(self.world, op, **given)
+        request.call = _Call(self.world, op, **arguments)
         request.result = result
         with nogil:
             code = harp_coll_start(group, &request.call.call, &request.request, error,
                                    sizeof(error))
         if code:
             raise self._error(code, error)
-        # The memory must outlive the operation, whatever becomes of the request.
+        # Holds the memory until the operation is done, even if the caller drops the request.
         self.pending = [other for other in self.pending if not (<Request>other)._is_done()]
         self.pending.append(request)
         return request
 
     def abort(self, str reason="") -> None:
-        """Let operations in progress and all later ones fail, on all ranks. For any thread."""
+        """Fail operations in progress and all later ones, on all ranks."""
         reason_bytes = reason.encode()
         cdef const char *text = reason_bytes
         cdef harp_coll *group = self._open()
@@ -457,6 +456,7 @@ cdef class Group:
         cdef harp_coll *group = self.group
         self.group = NULL
         if group != NULL:
-            warnings.warn("a Communicator was collected while open: close() it", ResourceWarning)
+            warnings.warn("an open Communicator was garbage-collected: call close()",
+                          ResourceWarning)
             with nogil:
                 harp_coll_close(group)

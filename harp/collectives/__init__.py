@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collective operations of processes on numpy arrays, over HARP or any ncclNet plugin.
+"""Collective operations on numpy arrays, over HARP or any ncclNet plugin.
 
     with Communicator.from_env() as comm:
         comm.allreduce(gradient, "avg")

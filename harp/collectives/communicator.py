@@ -37,7 +37,7 @@ def _reduction(op: str) -> int:
     try:
         return _REDUCTIONS[op]
     except KeyError:
-        raise ValueError(f"no reduction {op!r}: one of {', '.join(_REDUCTIONS)}") from None
+        raise ValueError(f"no reduction {op!r}: use {', '.join(_REDUCTIONS)}") from None
 
 
 def _wire(wire: str | None) -> int:
@@ -48,7 +48,7 @@ def _wire(wire: str | None) -> int:
 
 
 def _plugin_path(plugin: str | Path | None) -> str:
-    """As NCCL_NET_PLUGIN: a path, or a name that the loader finds; "harp" is this HARP's."""
+    """Accept what NCCL_NET_PLUGIN accepts: a path, or a name for the loader. "harp": our own."""
     if plugin is None or str(plugin) == "harp":
         return str(_paths.plugin())
     if isinstance(plugin, str) and "/" not in plugin:
@@ -56,26 +56,26 @@ def _plugin_path(plugin: str | Path | None) -> str:
     return str(_paths.plugin(str(plugin)))
 
 
-Words: TypeAlias = dict[str, Any]  # arguments of Group.run()
-Plan: TypeAlias = tuple[int, Words, T]  # an operation, and what it returns in the end
+Arguments: TypeAlias = dict[str, Any]  # of Group.run()
+Plan: TypeAlias = tuple[int, Arguments, T]  # an operation, its arguments and its result
 Method: TypeAlias = "Callable[Concatenate[Communicator, P], T]"
 Planner: TypeAlias = "Callable[Concatenate[Communicator, P], Plan[T]]"
 
 
 def _methods(plan: "Planner[P, T]") -> "tuple[Method[P, T], Method[P, Request]]":
-    """Return the method that does the operation, and the one that starts it."""
+    """Return the blocking method and the nonblocking one of an operation."""
     name = plan.__name__.lstrip("_")
 
     @functools.wraps(plan)
     def call(self: "Communicator", /, *args: P.args, **options: P.kwargs) -> T:
-        op, words, result = plan(self, *args, **options)
-        self._run(op, **{"dtype": self._dtype} | words)
+        op, arguments, result = plan(self, *args, **options)
+        self._run(op, **{"dtype": self._dtype} | arguments)
         return result
 
     @functools.wraps(plan)
     def start(self: "Communicator", /, *args: P.args, **options: P.kwargs) -> Request:
-        op, words, result = plan(self, *args, **options)
-        return self._start(op, result=result, **{"dtype": self._dtype} | words)
+        op, arguments, result = plan(self, *args, **options)
+        return self._start(op, result=result, **{"dtype": self._dtype} | arguments)
 
     call.__name__, start.__name__ = name, f"i{name}"
     start.__doc__ = f"Start {name}() and return its Request.\n\n{inspect.getdoc(plan)}"
@@ -86,42 +86,43 @@ class Communicator(Closing):
     """One rank of a group of processes. All ranks call the same operations in the same order.
 
     Arrays are C-contiguous, of numpy's integers, floats, complex numbers or bool; with
-    bfloat16=True, uint16 arrays hold bfloat16. Operations work in the caller's memory. Those that
-    begin with `i` start and return a Request, whose wait() returns what the operation without the
-    `i` returns; the arrays belong to the operation until then. An error of one operation ends the
+    bfloat16=True, uint16 arrays hold bfloat16. Operations work in the caller's memory. Methods that
+    begin with `i` are nonblocking: they return a Request, whose wait() returns the result of the
+    blocking method. Do not change the arrays before that. An error of one operation ends the
     group: all later calls raise CollectiveError with the same text.
 
     Parameters
     ----------
     rank, world
-        This rank's number and their count.
+        The rank of this process, and the number of ranks.
     store
-        Where the ranks meet: an object with set(key, bytes), get(key) and wait(key, seconds).
+        The key-value store: an object with set(key, bytes), get(key) and wait(key, seconds).
     name
-        Of the group, unique in the store.
+        The name of the group, unique in the store.
     plugin
-        Path or name of an ncclNet plugin; None: this HARP's.
+        Path or name of an ncclNet plugin; None: HARP's.
     device
         The plugin's device.
     timeout_s
-        Of each operation, in seconds.
+        Timeout of each operation, in seconds.
     host
-        Ranks with equal texts share memory; "": none do; None: those of one host do.
+        Ranks with equal texts share memory; "": this rank does not. None: HARP_COLL_HOST, else
+        ranks on the same host share memory.
     wire
-        "float16" or "bfloat16" halves what crosses the network for sums and averages of float32 by
-        allreduce, and rounds it; sums are float32. All ranks give the same. None: HARP_COLL_WIRE,
-        else "native".
+        The format in which allreduce sends float32 between hosts for sums and averages. "float16"
+        and "bfloat16" halve the bytes and round the values; sums are float32. All ranks must use
+        the same format. None: HARP_COLL_WIRE, else "native".
     bfloat16
         Whether uint16 arrays hold bfloat16.
 
     Raises
     ------
     CollectiveError
-        An operation failed or timed out; the text names the ranks. Also for making a communicator.
+        An operation, or opening the group, failed or timed out; the text names the ranks.
     ValueError
         Arguments of a call contradict each other, or the communicator is closed.
     TypeError
-        An array has a type that can't be moved.
+        The type of an array is not supported.
     """
 
     def __init__(
@@ -153,29 +154,29 @@ class Communicator(Closing):
     def from_env(
         cls, environment: Mapping[str, str] | None = None, **options: Any
     ) -> "Communicator":
-        """Join the job that torchrun, Slurm or MPI started; without them, a world of one.
+        """Join the job that torchrun, Slurm or MPI started; without one, the world is one process.
 
-        Rank 0 serves the key-value store at the job's address (harp.collectives.Job says which
-        variables count).
+        Rank 0 serves the key-value store at the job's address. harp.collectives.Job describes the
+        variables.
 
         Parameters
         ----------
         environment
             The job's variables; None: this process's.
         **options
-            Those of Communicator.
+            Communicator's options.
 
         Returns
         -------
         Communicator
-            This process's rank. Closing it closes the store.
+            The communicator. Closing it closes the store.
 
         Raises
         ------
         ValueError
-            A variable is missing or wrong.
+            A variable is missing or invalid.
         OSError
-            Rank 0's store can't be reached, or refuses this process.
+            Rank 0's store cannot be reached, or refuses this process.
         """
         job = Job.from_env(environment)
         timeout_s = options.get("timeout_s", 300)
@@ -190,19 +191,19 @@ class Communicator(Closing):
         return comm
 
     def subgroup(self, ranks: Sequence[int], **options: Any) -> "Communicator":
-        """Make a group of some ranks, which alone call this.
+        """Open a group of some of this group's ranks. Only these ranks call it.
 
         Parameters
         ----------
         ranks
-            Their numbers in this group; their order gives the new ones.
+            Ranks of this group, in the order of their new ranks.
         **options
-            Those of Communicator; the others are this one's.
+            Communicator's options; the defaults are those of this communicator.
 
         Returns
         -------
         Communicator
-            The new group's.
+            The communicator of the new group.
         """
         if self.rank not in ranks:
             raise ValueError(f"rank {self.rank} is not in the subgroup {list(ranks)}")
@@ -225,18 +226,18 @@ class Communicator(Closing):
     def _allreduce(
         self, values: Array, op: str = "sum", *, out: Array | None = None, wire: str | None = None
     ) -> Plan[Array]:
-        """Reduce all ranks' values; all ranks get the same bits.
+        """Reduce all ranks' values; the results are equal bit for bit on all ranks.
 
         Parameters
         ----------
         values
-            This rank's part.
+            This rank's values.
         op
             sum, avg, prod, min, max, band, bor or bxor.
         out
-            Where the result goes; None: in place.
+            The array for the result; None: `values`.
         wire
-            As the communicator's, for this call.
+            The format for this call, as of Communicator.
 
         Returns
         -------
@@ -245,8 +246,13 @@ class Communicator(Closing):
         """
         target = values if out is None else out
         self._same_shape(values, target)
-        words = {"reduce": _reduction(op), "wire": _wire(wire), "source": values, "target": target}
-        return _ALLREDUCE, words, target
+        arguments = {
+            "reduce": _reduction(op),
+            "wire": _wire(wire),
+            "source": values,
+            "target": target,
+        }
+        return _ALLREDUCE, arguments, target
 
     allreduce, iallreduce = _methods(_allreduce)
 
@@ -258,7 +264,7 @@ class Communicator(Closing):
         Parameters
         ----------
         values, op, out
-            As of allreduce(); without `out`, the root gets a new array.
+            As of allreduce(); without `out`, the root returns a new array.
         root
             The rank that gets the result.
 
@@ -271,8 +277,8 @@ class Communicator(Closing):
         if self.rank == root:
             target = np.empty_like(values, order="C") if out is None else out
             self._same_shape(values, target)
-        words = {"reduce": _reduction(op), "peer": root, "source": values, "target": target}
-        return _REDUCE, words, target
+        arguments = {"reduce": _reduction(op), "peer": root, "source": values, "target": target}
+        return _REDUCE, arguments, target
 
     reduce, ireduce = _methods(_reduce)
 
@@ -284,7 +290,7 @@ class Communicator(Closing):
         counts: Sequence[int] | None = None,
         out: Array | None = None,
     ) -> Plan[Array]:
-        """Reduce all ranks' values, of which each rank gets a block. Blocks lie in rank order.
+        """Reduce all ranks' values; each rank gets a block. Blocks are in rank order.
 
         Parameters
         ----------
@@ -293,7 +299,7 @@ class Communicator(Closing):
         counts
             Elements of each rank's block; None: all have the same number.
         out
-            Where the block goes; None: to a new array.
+            The array for the block; None: a new one.
 
         Returns
         -------
@@ -304,13 +310,13 @@ class Communicator(Closing):
         number = values.size // self.world if counts is None else counts[self.rank]
         if counts is None and values.size % self.world:
             raise ValueError(
-                f"reduce_scatter: {values.size} elements can't be divided among {self.world} ranks:"
-                " give counts"
+                f"reduce_scatter: {values.size} elements cannot be divided among {self.world} "
+                "ranks: pass counts"
             )
         target = np.empty(number, values.dtype) if out is None else out
         self._check_size(target, number, "out")
-        words = {"reduce": _reduction(op), "source": values, "target": target, "count": number}
-        return _REDUCE_SCATTER, words | {"in_counts": counts}, target
+        arguments = {"reduce": _reduction(op), "source": values, "target": target, "count": number}
+        return _REDUCE_SCATTER, arguments | {"in_counts": counts}, target
 
     reduce_scatter, ireduce_scatter = _methods(_reduce_scatter)
 
@@ -322,9 +328,9 @@ class Communicator(Closing):
         Parameters
         ----------
         values
-            The root's values; the other ranks' are replaced.
+            On the root, the values; on other ranks, the array for them.
         root
-            The rank that has them.
+            The rank that has the values.
 
         Returns
         -------
@@ -345,7 +351,7 @@ class Communicator(Closing):
         self._check_count(counts)
         if values.size != counts[self.rank]:
             raise ValueError(
-                f"rank {self.rank} has {values.size} elements, and counts say {counts[self.rank]}"
+                f"rank {self.rank} has {values.size} elements, but counts has {counts[self.rank]}"
             )
         target = np.empty(sum(counts), values.dtype) if out is None else out
         self._check_size(target, sum(counts), "out")
@@ -354,16 +360,16 @@ class Communicator(Closing):
     def _allgather(
         self, values: Array, *, counts: Sequence[int] | None = None, out: Array | None = None
     ) -> Plan[Array]:
-        """Join all ranks' values on all ranks, in rank order.
+        """Concatenate all ranks' values in rank order, on all ranks.
 
         Parameters
         ----------
         values
-            This rank's part.
+            This rank's values.
         counts
-            Elements of each rank, where they differ.
+            Elements of each rank, if the numbers differ.
         out
-            Where the result goes; None: to a new array.
+            The array for the result; None: a new one.
 
         Returns
         -------
@@ -371,8 +377,8 @@ class Communicator(Closing):
             An array of shape (world, *shape), or a flat one with counts.
         """
         target = self._gather_target(values, counts, out)
-        words = {"source": values, "target": target, "count": values.size, "out_counts": counts}
-        return _ALLGATHER, words, target
+        arguments = {"source": values, "target": target, "count": values.size, "out_counts": counts}
+        return _ALLGATHER, arguments, target
 
     allgather, iallgather = _methods(_allgather)
 
@@ -384,12 +390,12 @@ class Communicator(Closing):
         counts: Sequence[int] | None = None,
         out: Array | None = None,
     ) -> Plan[Array | None]:
-        """Join all ranks' values at the root, as allgather().
+        """Concatenate all ranks' values at the root.
 
         Parameters
         ----------
         values, counts, out
-            As of allgather(). Only the root needs counts.
+            As of allgather(); only the root needs counts.
         root
             The rank that gets the result.
 
@@ -399,8 +405,8 @@ class Communicator(Closing):
             The result at the root, None on the other ranks.
         """
         target = self._gather_target(values, counts, out) if self.rank == root else None
-        words = {"peer": root, "source": values, "target": target, "count": values.size}
-        return _GATHER, words | {"out_counts": counts if self.rank == root else None}, target
+        arguments = {"peer": root, "source": values, "target": target, "count": values.size}
+        return _GATHER, arguments | {"out_counts": counts if self.rank == root else None}, target
 
     gather, igather = _methods(_gather)
 
@@ -417,9 +423,9 @@ class Communicator(Closing):
         Parameters
         ----------
         values
-            The root's values; the other ranks' are not used.
+            The root's values; not used on other ranks.
         out
-            Where this rank's block goes.
+            The array for this rank's block.
         root
             The rank that has the values.
         counts
@@ -430,17 +436,17 @@ class Communicator(Closing):
         numpy.ndarray
             `out`.
         """
-        words: dict[str, Any] = {"peer": root, "target": out, "count": out.size}
+        arguments: dict[str, Any] = {"peer": root, "target": out, "count": out.size}
         if self.rank != root:
-            return _SCATTER, words, out
+            return _SCATTER, arguments, out
         if values is None:
-            raise ValueError("scatter: the root has no values")
+            raise ValueError("scatter: values is None on the root: pass an array")
         self._check_counts(counts, values, "counts")
         if counts is None:
             self._check_size(values, self.world * out.size, "values")
         else:
             self._check_size(out, counts[root], "out")
-        return _SCATTER, words | {"source": values, "in_counts": counts}, out
+        return _SCATTER, arguments | {"source": values, "in_counts": counts}, out
 
     scatter, iscatter = _methods(_scatter)
 
@@ -459,9 +465,9 @@ class Communicator(Closing):
         values
             One block for each rank.
         in_counts, out_counts
-            Elements of the blocks for, and from, each rank; None: all have the same number.
+            Elements of the block to, and from, each rank; None: all have the same number.
         out
-            Where the result goes; None: to a new array.
+            The array for the result; None: a new one.
 
         Returns
         -------
@@ -469,12 +475,12 @@ class Communicator(Closing):
             One block from each rank.
         """
         if (in_counts is None) != (out_counts is None):
-            raise ValueError("alltoall: in_counts and out_counts go together")
+            raise ValueError("alltoall: pass both in_counts and out_counts, or neither")
         if out_counts is None:
             if values.size % self.world:
                 raise ValueError(
-                    f"alltoall: {values.size} elements can't be divided among {self.world} ranks: "
-                    "give in_counts and out_counts"
+                    f"alltoall: {values.size} elements cannot be divided among {self.world} ranks: "
+                    "pass in_counts and out_counts"
                 )
             target = np.empty_like(values, order="C") if out is None else out
             self._check_size(target, values.size, "out")
@@ -483,21 +489,22 @@ class Communicator(Closing):
             self._check_count(out_counts)
             target = np.empty(sum(out_counts), values.dtype) if out is None else out
             self._check_size(target, sum(out_counts), "out")
-        words = {"source": values, "target": target, "count": values.size // self.world}
-        return _ALLTOALL, words | {"in_counts": in_counts, "out_counts": out_counts}, target
+        arguments = {"source": values, "target": target, "count": values.size // self.world}
+        return _ALLTOALL, arguments | {"in_counts": in_counts, "out_counts": out_counts}, target
 
     alltoall, ialltoall = _methods(_alltoall)
 
     # ---- messages and barrier ------------------------------------------------------------------
 
     def _send(self, values: Array, to: int, tag: int = 0) -> Plan[None]:
-        """Send values; return when they may be changed: up to 32 KiB at once, more when they are
-        received.
+        """Send values, and return when the array may be changed.
+
+        Up to 32 KiB are copied and sent eagerly; for more, this waits until they are received.
 
         Parameters
         ----------
         values, to, tag
-            The elements, the receiving rank, and a number that its recv() names as well.
+            The elements, the receiving rank, and a number that its recv() must match.
         """
         return _SEND, {"peer": to, "tag": tag, "source": values}, None
 
@@ -509,9 +516,9 @@ class Communicator(Closing):
         Parameters
         ----------
         out
-            Where they go.
+            The array for the elements.
         source, tag
-            The sending rank (None: any), and the number that its send() names.
+            The sending rank (None: any), and the tag of its send().
         """
         peer = -1 if source is None else source
         return _RECV, {"peer": peer, "tag": tag, "target": out}, out
@@ -519,7 +526,9 @@ class Communicator(Closing):
     _, irecv = _methods(_recv)
 
     def recv(self, out: Array, source: int | None = None, tag: int = 0) -> tuple[int, int]:
-        """Receive up to out.size elements; the Request of irecv() has what this returns.
+        """Receive up to out.size elements.
+
+        The Request of irecv() has the returned values as `source` and `count`.
 
         Parameters
         ----------
@@ -544,17 +553,17 @@ class Communicator(Closing):
     # ---- the rest ------------------------------------------------------------------------------
 
     def abort(self, reason: str = "") -> None:
-        """Let operations in progress and all later ones fail, on all ranks. Any thread may call it.
+        """Fail operations in progress and all later ones, on all ranks. Any thread may call it.
 
         Parameters
         ----------
         reason
-            The text of their errors.
+            A text for the errors.
         """
         self._group.abort(reason)
 
     def stats(self) -> dict[str, int]:
-        """Return counts of operations, bytes and messages, of the plugin (net) and memory (shm)."""
+        """Return counters: operations; bytes and messages of the plugin (net) and memory (shm)."""
         return self._group.stats()
 
     def net(self) -> dict[str, str | int]:
@@ -574,19 +583,19 @@ class Communicator(Closing):
 
     def _same_shape(self, values: Array, out: Array) -> None:
         if out is not values and out.size != values.size:
-            raise ValueError(f"out has {out.size} elements, and values has {values.size}")
+            raise ValueError(f"out has {out.size} elements, but values has {values.size}")
 
     def _check_size(self, array: Array, size: int, name: str) -> None:
         if array.size != size:
-            raise ValueError(f"{name} has {array.size} elements, and needs {size}")
+            raise ValueError(f"{name} has {array.size} elements, but needs {size}")
 
     def _check_count(self, counts: Sequence[int]) -> None:
         if len(counts) != self.world or min(counts) < 0:
-            raise ValueError(f"counts are {self.world} numbers of elements, one for each rank")
+            raise ValueError(f"counts must be {self.world} numbers of elements, one for each rank")
 
     def _check_counts(self, counts: Sequence[int] | None, values: Array, name: str) -> None:
         if counts is None:
             return
         self._check_count(counts)
         if sum(counts) != values.size:
-            raise ValueError(f"{name} add up to {sum(counts)}, and values has {values.size}")
+            raise ValueError(f"{name} add up to {sum(counts)}, but values has {values.size}")

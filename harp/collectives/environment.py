@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rank of which job this process is: from torchrun's, Slurm's and MPI's variables."""
+"""The job of this process and its rank, from torchrun's, MPI's or Slurm's variables."""
 
 import os
 import re
@@ -9,11 +9,11 @@ from typing import Self
 
 from harp.collectives.store import TcpStore
 
-PORT = 29411  # for MPI without MASTER_PORT
-# Slurm jobs of one host must not meet: the port follows from the job's number.
+PORT = 29411  # without MASTER_PORT
+# The job's number determines the port, so that Slurm jobs on one host use different ports.
 SLURM_PORT_FIRST, SLURM_PORTS = 20000, 10000
-SECRET = "HARP_COLL_SECRET"  # a variable's name
-# Rank, world, ranks on this host: the first pair that is set counts.
+SECRET = "HARP_COLL_SECRET"  # environment variable
+# Variables of rank, world and ranks on this host. The first entry whose first two are set applies.
 _MPI = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"),
@@ -27,11 +27,11 @@ def _number(environment: Mapping[str, str], name: str) -> int:
     except KeyError:
         raise ValueError(f"{name} is not set") from None
     except ValueError:
-        raise ValueError(f"{name}={environment[name]!r} is no number") from None
+        raise ValueError(f"{name}={environment[name]!r} is not a number") from None
 
 
 def first_host(nodelist: str) -> str:
-    """The first name of Slurm's host list: "node[07-09,12],login" starts with node07."""
+    """Return the first name of Slurm's host list: node07 of "node[07-09,12],login"."""
     match = re.match(r"([^,\[\]]+)(?:\[([^\]]*)\]([^,\[\]]*))?", nodelist)
     if not match:
         raise ValueError(f"SLURM_JOB_NODELIST={nodelist!r} has no host")
@@ -43,18 +43,18 @@ def first_host(nodelist: str) -> str:
 
 @dataclass(frozen=True)
 class Job:
-    """This process in its job, and the address at which rank 0 serves the key-value store.
+    """The rank of this process in its job, and the address of the job's key-value store.
 
     Parameters
     ----------
     rank, world
-        This process's number, and their count.
+        The rank of this process, and the number of ranks.
     address, port
-        Where rank 0 serves the store.
+        The address at which rank 0 serves the store.
     name
-        Of the job's group.
+        The name of the job's group.
     secret
-        Of the store; "": none.
+        The store's secret; "": none.
     """
 
     rank: int
@@ -66,11 +66,12 @@ class Job:
 
     @classmethod
     def from_env(cls, environment: Mapping[str, str] | None = None) -> Self:
-        """Read RANK and WORLD_SIZE (torchrun), else MPI's variables, else Slurm's, else return a
-        world of one.
+        """Read RANK and WORLD_SIZE (torchrun), else MPI's variables, else Slurm's. Without them,
+        the world is one process.
 
-        MASTER_ADDR and MASTER_PORT override what Slurm and MPI imply, HARP_COLL_PORT overrides
-        MASTER_PORT. HARP_COLL_SECRET: only processes that have it may use the store.
+        MASTER_ADDR and MASTER_PORT override the values that follow from Slurm's and MPI's
+        variables; HARP_COLL_PORT overrides MASTER_PORT. Only processes with the same
+        HARP_COLL_SECRET may use the store.
 
         Parameters
         ----------
@@ -85,25 +86,25 @@ class Job:
         Raises
         ------
         ValueError
-            A variable is missing or wrong.
+            A variable is missing or invalid.
         """
         env = os.environ if environment is None else environment
-        rank, world, address, port, name = cls._found(env)
+        rank, world, address, port, name = cls._detect(env)
         if not 0 <= rank < world:
-            raise ValueError(f"rank {rank} is not one of a world of {world}")
+            raise ValueError(f"rank {rank} is not in a world of {world} ranks, numbered from 0")
         address = env.get("MASTER_ADDR") or address
         if "HARP_COLL_PORT" in env:
             port = _number(env, "HARP_COLL_PORT")
         if world > 1 and not address:
             raise ValueError(
-                "the job has several hosts and MASTER_ADDR is not set: set it to rank 0's address"
+                "the job has several hosts, but MASTER_ADDR is not set: set it to rank 0's address"
             )
         if not 0 < port < 65536:
             raise ValueError(f"port {port} of the key-value store is not 1 to 65535")
         return cls(rank, world, address, port, name, env.get(SECRET, ""))
 
     @staticmethod
-    def _found(env: Mapping[str, str]) -> tuple[int, int, str, int, str]:
+    def _detect(env: Mapping[str, str]) -> tuple[int, int, str, int, str]:
         port = _number(env, "MASTER_PORT") if env.get("MASTER_PORT") else 0
         if "RANK" in env and "WORLD_SIZE" in env:
             # torchrun's agent may serve torch's own store at MASTER_PORT.
@@ -113,8 +114,8 @@ class Job:
             return _number(env, "RANK"), _number(env, "WORLD_SIZE"), "", port or PORT, name
         for rank, world, local in _MPI:
             if rank in env and world in env:
-                alone = env.get(local) == env[world]
-                address = "127.0.0.1" if alone else ""
+                is_one_host = env.get(local) == env[world]
+                address = "127.0.0.1" if is_one_host else ""
                 return _number(env, rank), _number(env, world), address, port or PORT, "mpi"
         if "SLURM_PROCID" in env and "SLURM_NTASKS" in env:
             job, step = env.get("SLURM_JOB_ID", "0"), env.get("SLURM_STEP_ID", "0")
@@ -131,12 +132,12 @@ class Job:
         return 0, 1, "127.0.0.1", port or PORT, "alone"
 
     def store(self, timeout_s: float = 300) -> TcpStore:
-        """Open the job's store, which rank 0 serves.
+        """Open the job's store, which rank 0 serves. Raises TcpStore's errors.
 
         Parameters
         ----------
         timeout_s
-            As of TcpStore, whose errors it raises.
+            TcpStore's timeout, in seconds.
 
         Returns
         -------

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small key-value store over TCP, where the ranks of a job meet.
+"""A small key-value store over TCP, in which the ranks of a job exchange addresses.
 
-One rank serves it from a thread; all use it. A request is one byte of kind, the key's and the
-value's length, key and value; a reply one byte of status, a length and a value. With a secret, the
-server sends a nonce and the client answers with its HMAC, and is dropped otherwise. Without one,
-everybody who reaches the port may read and write: the store holds addresses and one-time secrets of
-listeners, so give a secret where others share the network.
+One rank serves it from a thread; all ranks are clients.
 
-The server keeps bounds: connections, bytes of a key, of a value and of all, bytes of replies that a
-client has not read, and the time in which a client must have proved that it knows the secret.
+    request   kind (1 byte), length of the key, length of the value, key, value
+    reply     status (1 byte), length of the value, value
+
+The server sends a nonce to each new client, which must answer with the HMAC of the nonce under the
+job's secret. Without a secret, everyone who reaches the port can read and write. The store contains
+addresses and one-time secrets of listeners, so use a secret on a shared network.
+
+The server limits the number of clients, the size of keys and values and their sum, the bytes of
+replies that a client has not read, and the time until a client proves that it knows the secret.
 """
 
 import asyncio
@@ -25,9 +28,9 @@ KEY_BYTES_MAX = 256
 VALUE_BYTES_MAX = 2 << 20
 TOTAL_BYTES_MAX = 256 << 20
 CLIENTS_MAX = 16384
-PENDING_MAX = 256  # clients that have not proved themselves
-BACKLOG = 1024  # connections that all ranks of a job make at once
-HELLO_S = 10.0
+PENDING_MAX = 256  # clients that are not authenticated yet
+BACKLOG = 1024  # ranks of a job connect at the same time
+HELLO_S = 10.0  # time to authenticate
 NONCE_BYTES = 32
 GREETING = b"harp-store-1"
 
@@ -38,7 +41,7 @@ _OK, _ABSENT, _FULL = 0, 1, 2
 
 
 class Store(Protocol):
-    """Where ranks meet. Any thread may call it; TimeoutError and OSError are its errors."""
+    """The key-value store of a job. Any thread may call it. It raises TimeoutError and OSError."""
 
     def set(self, key: str, value: bytes) -> None:
         """Set or replace a value.
@@ -46,7 +49,7 @@ class Store(Protocol):
         Parameters
         ----------
         key, value
-            The key, and its value.
+            The key and its value.
         """
 
     def get(self, key: str) -> bytes | None:
@@ -60,11 +63,11 @@ class Store(Protocol):
         Returns
         -------
         bytes or None
-            The value, None before it is set.
+            The value; None: the key is not set.
         """
 
     def wait(self, key: str, timeout_s: float) -> None:
-        """Wait until a value is set.
+        """Wait until a key is set.
 
         Parameters
         ----------
@@ -76,7 +79,7 @@ class Store(Protocol):
         Raises
         ------
         TimeoutError
-            It was not set in time.
+            The key was not set in time.
         """
 
 
@@ -85,20 +88,20 @@ def _proof(secret: str, nonce: bytes) -> bytes:
 
 
 class _Client(asyncio.Protocol):
-    """One connection, as the server sees it."""
+    """The server's side of a connection."""
 
     def __init__(self, server: "StoreServer") -> None:
         self._server = server
         self._nonce = secrets.token_bytes(NONCE_BYTES)
         self._received = bytearray()
-        self.is_known = False
-        self.waits_for: bytes | None = None
+        self.is_authenticated = False
+        self.waits_for: bytes | None = None  # a key
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         clients = self._server.clients
-        pending = sum(not other.is_known for other in clients)
+        pending = sum(not other.is_authenticated for other in clients)
         self._deadline = self._server.loop.call_later(HELLO_S, transport.abort)
         if len(clients) >= CLIENTS_MAX or pending >= PENDING_MAX:
             transport.abort()
@@ -114,33 +117,33 @@ class _Client(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._received += data
-        while self._take() if self.is_known else self._prove():
+        while self._handle_request() if self.is_authenticated else self._check_proof():
             pass
 
     def _cut(self, size: int) -> bytes | None:
-        """Return that many received bytes and forget them; None: they are not there yet."""
+        """Remove and return `size` received bytes; None: fewer have arrived."""
         if len(self._received) < size or self.transport.is_closing():
             return None
         data = bytes(self._received[:size])
         del self._received[:size]
         return data
 
-    def _prove(self) -> bool:
-        """Check the client's proof. Whether it was there."""
-        proof = _proof(self._server.secret, self._nonce)
-        given = self._cut(len(proof))
-        if given is None:
+    def _check_proof(self) -> bool:
+        """Check the client's proof. True: it is valid."""
+        expected = _proof(self._server.secret, self._nonce)
+        proof = self._cut(len(expected))
+        if proof is None:
             return False
-        if not hmac.compare_digest(given, proof):
+        if not hmac.compare_digest(proof, expected):
             self.transport.abort()
             return False
-        self.is_known = True
+        self.is_authenticated = True
         self._deadline.cancel()
         self.reply(_OK)
         return True
 
-    def _take(self) -> bool:
-        """Handle one request. Whether it was complete."""
+    def _handle_request(self) -> bool:
+        """Handle one request. True: it was complete."""
         if len(self._received) < _REQUEST.size:
             return False
         kind, key_bytes, value_bytes = _REQUEST.unpack_from(self._received)
@@ -164,7 +167,7 @@ class _Client(asyncio.Protocol):
         return True
 
     def reply(self, status: int, value: bytes = b"") -> None:
-        """Send a reply. A client that requests more without reading its replies is dropped."""
+        """Send a reply, or drop a client that does not read its replies."""
         if self.transport.get_write_buffer_size() > VALUE_BYTES_MAX:
             self.transport.abort()
             return
@@ -190,7 +193,7 @@ class StoreServer:
 
     @staticmethod
     def _listen(port: int) -> socket.socket:
-        """At all of this host's addresses: ranks may reach it by another than the one named."""
+        """Listen on all addresses, because ranks may use another one than MASTER_ADDR."""
         dual = socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if dual else socket.AF_INET
         try:
@@ -199,7 +202,7 @@ class StoreServer:
             )
         except OSError as error:
             raise OSError(
-                error.errno, f"the key-value store can't listen on port {port}: {error}"
+                error.errno, f"the key-value store cannot listen on port {port}: {error}"
             ) from None
 
     def _serve(self, listener: socket.socket) -> None:
@@ -220,12 +223,12 @@ class StoreServer:
             self._thread.join()
 
     def set(self, key: bytes, value: bytes) -> int:
-        """Set or replace a value, and tell the clients that wait for it; return the status."""
+        """Set or replace a value, and reply to clients that wait for it. Return the status."""
         old = self.values.get(key)
-        grown = len(value) - len(old) if old is not None else len(key) + len(value)
-        if self._bytes + grown > TOTAL_BYTES_MAX:
+        growth = len(value) - len(old) if old is not None else len(key) + len(value)
+        if self._bytes + growth > TOTAL_BYTES_MAX:
             return _FULL
-        self._bytes += grown
+        self._bytes += growth
         self.values[key] = value
         for waiter in self.waiting.pop(key, ()):
             waiter.waits_for = None
@@ -234,25 +237,25 @@ class StoreServer:
 
 
 class TcpStore(Store):
-    """A client of the store over TCP, and on one rank its server. Threads may share it.
+    """A client of the store, and on one rank also its server. Threads may share it.
 
     Parameters
     ----------
     address, port
-        The server's. Port 0, for the server: any.
+        The server's address and port. With `serve`, port 0 selects a free one.
     serve
-        Whether this process serves the store, too.
+        Whether this process also serves the store.
     secret
-        Only processes with the server's secret are served; "": all are.
+        The secret of the job, which all its processes need; "": none.
     timeout_s
-        Seconds until the server must have answered, and for each request.
+        Seconds for connecting, and for each request.
 
     Raises
     ------
     ConnectionError
-        The server can't be reached, or another program has the port.
+        The server cannot be reached, or another program has the port.
     PermissionError
-        The secret is another one.
+        The secret differs from the server's.
     OSError
         The port is in use.
     """
@@ -281,7 +284,7 @@ class TcpStore(Store):
             raise
 
     def _connect(self, deadline: float) -> socket.socket:
-        """Until the server is there: ranks start in any order."""
+        """Retry until the server listens, because ranks start in any order."""
         while True:
             left = deadline - time.monotonic()
             try:
@@ -290,7 +293,7 @@ class TcpStore(Store):
             except OSError as error:
                 if left <= 0:
                     raise ConnectionError(
-                        f"the key-value store at {self._address[0]}:{self._address[1]} can't be "
+                        f"the key-value store at {self._address[0]}:{self._address[1]} cannot be "
                         f"reached: {error}; is rank 0 running, and is MASTER_ADDR its address?"
                     ) from None
                 time.sleep(min(0.05, left))
@@ -299,8 +302,8 @@ class TcpStore(Store):
             greeting = self._read(sock, len(GREETING) + NONCE_BYTES)
             if not greeting.startswith(GREETING):
                 raise ConnectionError(
-                    f"what answers at {self._address[0]}:{self._address[1]} is no store of HARP's: "
-                    "another program has the port; set HARP_COLL_PORT"
+                    f"the server at {self._address[0]}:{self._address[1]} is not HARP's key-value "
+                    "store: another program has the port; set HARP_COLL_PORT"
                 )
             sock.sendall(_proof(self._secret, greeting[len(GREETING) :]))
             try:
@@ -329,8 +332,8 @@ class TcpStore(Store):
         name = key.encode()
         if len(name) > KEY_BYTES_MAX or len(value) > VALUE_BYTES_MAX:
             raise ValueError(
-                f"a key has at most {KEY_BYTES_MAX} bytes and a value {VALUE_BYTES_MAX}, not "
-                f"{len(name)} and {len(value)}"
+                f"a key of {len(name)} bytes with a value of {len(value)} bytes: use at most "
+                f"{KEY_BYTES_MAX} and {VALUE_BYTES_MAX}"
             )
         with self._lock:
             if self._sock is None:
@@ -341,7 +344,7 @@ class TcpStore(Store):
                 status, size = _REPLY.unpack(self._read(self._sock, _REPLY.size))
                 return status, self._read(self._sock, size)
             except OSError as error:
-                # The reply may still come: the connection can't be used again.
+                # The reply may still arrive, so the connection cannot be used again.
                 self._sock.close()
                 self._sock = None
                 if not isinstance(error, TimeoutError):
@@ -363,7 +366,7 @@ class TcpStore(Store):
         self._request(_WAIT, key, b"", max(timeout_s, 0.001))
 
     def close(self) -> None:
-        """Close the connection, and the server if this is its rank; safe to call twice."""
+        """Close the connection, and the server if this process has it. Safe to call twice."""
         with self._lock:
             if self._sock is not None:
                 self._sock.close()

@@ -7,7 +7,7 @@
     optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
 
 `python -m harp.horovod train.py` runs a script that imports horovod.torch. CPU tensors only. All
-ranks call the same operations in the same order: names of operations do not match them up.
+ranks must call the same operations in the same order, because their names are ignored.
 docs/torch.md is the guide.
 """
 
@@ -22,8 +22,8 @@ try:
     import torch.distributed as dist
 except ImportError as error:
     # With this module's name, `python -m harp.horovod` prints a line instead of a traceback.
-    words = f"harp.horovod needs PyTorch ({error}): pip install 'harp-nccl[torch]'"
-    raise ImportError(words, name=__name__) from error
+    message = f"harp.horovod needs PyTorch ({error}): pip install 'harp-nccl[torch]'"
+    raise ImportError(message, name=__name__) from error
 
 from harp.collectives.environment import Job
 from harp.horovod.optimizer import Compression as Compression
@@ -38,17 +38,17 @@ Average, Sum, Min, Max, Product = (
     dist.ReduceOp.PRODUCT,
 )
 
-# Names of Horovod's that are not here, and what to do without them.
-_ABSENT = {
+# Names of Horovod that harp.horovod does not have, and their replacements.
+_REPLACEMENTS = {
     "Adasum": "use Average, and scale the learning rate with hvd.size()",
-    "SyncBatchNorm": "use torch.nn.SyncBatchNorm, or batch statistics of each rank",
+    "SyncBatchNorm": "use torch.nn.SyncBatchNorm, or each rank's own batch statistics",
     "alltoall": "use torch.distributed.all_to_all_single",
     "alltoall_async": "use torch.distributed.all_to_all_single with async_op=True",
     "barrier": "use torch.distributed.barrier",
     "cross_rank": "use hvd.rank() // hvd.local_size()",
     "cross_size": "use hvd.size() // hvd.local_size()",
     "elastic": "use torchrun --max-restarts",
-    "global_process_set": "all operations are of all ranks",
+    "global_process_set": "all operations are collectives of all ranks",
     "remove_process_set": "use torch.distributed.destroy_process_group",
     "grouped_allgather": "call allgather for each tensor",
     "grouped_allgather_async": "call allgather_async for each tensor",
@@ -57,7 +57,7 @@ _ABSENT = {
     "reducescatter": "use torch.distributed.reduce_scatter_tensor",
     "reducescatter_async": "use torch.distributed.reduce_scatter_tensor with async_op=True",
     "sparse_allreduce_async": "use dense gradients: DistributedOptimizer(sparse_as_dense=True)",
-    **dict.fromkeys(("ccl_built", "ddl_built"), "harp.horovod is built on harp alone"),
+    **dict.fromkeys(("ccl_built", "ddl_built"), "harp.horovod uses only the backend harp"),
     **dict.fromkeys(
         ("ProcessSet", "add_process_set", "get_process_set_ids_and_ranks"),
         "use torch.distributed.new_group",
@@ -71,9 +71,9 @@ _ABSENT = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ABSENT:
-        raise AttributeError(f"harp.horovod has no {name}: {_ABSENT[name]}", name=name)
-    raise AttributeError(f"neither harp.horovod nor Horovod has {name}", name=name)
+    if name in _REPLACEMENTS:
+        raise AttributeError(f"harp.horovod has no {name}: {_REPLACEMENTS[name]}", name=name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
 
 
 # ---- the job ------------------------------------------------------------------------------------
@@ -83,21 +83,21 @@ _local: tuple[int, int] | None = None  # rank and size on this host; None: not i
 
 
 def _host_id() -> str:
-    """Equal on ranks of one host. Containers and network namespaces are hosts of their own."""
+    """Return a text that is equal on ranks of one host and network namespace."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return f"{boot}/{Path('/proc/self/ns/net').stat().st_ino}"
 
 
 def init(comm: object = None, process_sets: object = None) -> None:
-    """Joins the job that torchrun, MPI or Slurm started; without them, a world of one.
+    """Join the job that torchrun, MPI or Slurm started; without one, the world is one process.
 
-    A process group that exists already is used.
+    If torch.distributed is initialized, its process group is used.
     """
     global _owns_group, _local
     if comm is not None:
-        raise ValueError("hvd.init: comm is for MPI: let torchrun, mpirun or srun set the ranks")
+        raise ValueError("hvd.init: comm is not supported: start ranks by torchrun, mpirun or srun")
     if process_sets:
-        raise ValueError("hvd.init: there are no process sets: use torch.distributed.new_group")
+        raise ValueError("harp.horovod has no process sets: use torch.distributed.new_group")
     if _local is not None:
         return
     if not dist.is_initialized():
@@ -125,7 +125,7 @@ def _join(job: Job) -> None:
 
 
 def shutdown() -> None:
-    """Leaves the job. init() may follow."""
+    """Leave the job. init() may be called again."""
     global _owns_group, _local
     _local = None
     if _owns_group:
@@ -134,40 +134,40 @@ def shutdown() -> None:
 
 
 def is_initialized() -> bool:
-    """Was init() called, and shutdown() not?"""
+    """Return whether this process is between init() and shutdown()."""
     return _local is not None
 
 
-def _initialized() -> tuple[int, int]:
+def _check_initialized() -> tuple[int, int]:
     if _local is None:
         raise ValueError("harp.horovod is not initialized: call hvd.init() first")
     return _local
 
 
 def rank() -> int:
-    """This process's number in the job."""
-    _initialized()
+    """Return the rank of this process."""
+    _check_initialized()
     return int(dist.get_rank())
 
 
 def size() -> int:
-    """Processes of the job."""
-    _initialized()
+    """Return the number of ranks."""
+    _check_initialized()
     return int(dist.get_world_size())
 
 
 def local_rank() -> int:
-    """This process's number on its host."""
-    return _initialized()[0]
+    """Return the rank of this process on its host."""
+    return _check_initialized()[0]
 
 
 def local_size() -> int:
-    """Processes on this host."""
-    return _initialized()[1]
+    """Return the number of ranks on this host."""
+    return _check_initialized()[1]
 
 
 def _no() -> bool:
-    """Not in harp.horovod."""
+    """Return False: harp.horovod uses none of these libraries."""
     return False
 
 
@@ -184,11 +184,11 @@ class Handle:
         self._work, self._result, self._finish = work, result, finish
 
     def poll(self) -> bool:
-        """Is it done?"""
+        """Return whether the operation is done."""
         return self._work is None or bool(self._work.is_completed())
 
     def wait(self) -> Any:
-        """The result, when it is done."""
+        """Wait until the operation is done and return its result."""
         if self._work is not None:
             self._work.wait()
             self._work = None
@@ -198,34 +198,36 @@ class Handle:
 
 
 def poll(handle: Handle) -> bool:
-    """Is the operation done? synchronize() then returns at once."""
+    """Return whether the operation is done."""
     return handle.poll()
 
 
 def synchronize(handle: Handle) -> Any:
-    """The operation's result, when it is done."""
+    """Wait until the operation is done and return its result."""
     return handle.wait()
 
 
 def _check(tensor: torch.Tensor) -> None:
-    _initialized()
+    _check_initialized()
     if not tensor.device.type == "cpu":
-        raise ValueError(f"harp.horovod moves CPU tensors, not those of {tensor.device}")
+        raise ValueError(
+            f"harp.horovod supports CPU tensors only, not {tensor.device}: copy it to the CPU"
+        )
 
 
 def _op(op: Any, average: bool | None) -> Any:
     if average is not None:
         if op is not None:
-            raise ValueError("hvd.allreduce: give op, and not average, which it replaces")
+            raise ValueError("hvd.allreduce: pass op or average, not both")
         return Average if average else Sum
     return Average if op is None else op
 
 
-def _no_process_set(words: Mapping[str, Any]) -> None:
-    unknown = set(words) - {"process_set", "ignore_name_scope"}
+def _check_options(options: Mapping[str, Any]) -> None:
+    unknown = set(options) - {"process_set", "ignore_name_scope"}
     if unknown:
         raise TypeError(f"harp.horovod: unexpected arguments: {', '.join(sorted(unknown))}")
-    if words.get("process_set") is not None:
+    if options.get("process_set") is not None:
         raise ValueError("harp.horovod has no process sets: use torch.distributed.new_group")
 
 
@@ -236,9 +238,9 @@ def allreduce_async_(
     op: Any = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    **words: Any,
+    **options: Any,
 ) -> Handle:
-    _no_process_set(words)
+    _check_options(options)
     _check(tensor)
     data = tensor.detach()
     if prescale_factor != 1.0:
@@ -253,28 +255,28 @@ def allreduce_async_(
     return Handle(work, None, scale)
 
 
-def allreduce_(tensor: torch.Tensor, *args: Any, **words: Any) -> torch.Tensor:
-    """The reduction of all ranks' tensors, in place."""
-    result: torch.Tensor = allreduce_async_(tensor, *args, **words).wait()
+def allreduce_(tensor: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+    """Reduce all ranks' tensors in place, by default to their average."""
+    result: torch.Tensor = allreduce_async_(tensor, *args, **options).wait()
     return result
 
 
-def allreduce_async(tensor: torch.Tensor, *args: Any, **words: Any) -> Handle:
-    return allreduce_async_(tensor.detach().clone(), *args, **words)
+def allreduce_async(tensor: torch.Tensor, *args: Any, **options: Any) -> Handle:
+    return allreduce_async_(tensor.detach().clone(), *args, **options)
 
 
 class _AllReduce(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, words: Any) -> torch.Tensor:
-        ctx.words = words
-        result: torch.Tensor = allreduce_async(tensor, **words).wait()
+    def forward(ctx: Any, tensor: torch.Tensor, options: Any) -> torch.Tensor:
+        ctx.options = options
+        result: torch.Tensor = allreduce_async(tensor, **options).wait()
         return result
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        if ctx.words["op"] not in (Average, Sum):
-            raise ValueError("hvd.allreduce: only Sum and Average have gradients")
-        return allreduce_async(gradient, **ctx.words).wait(), None
+        if ctx.options["op"] not in (Average, Sum):
+            raise ValueError("hvd.allreduce: only Sum and Average have a gradient")
+        return allreduce_async(gradient, **ctx.options).wait(), None
 
 
 def allreduce(
@@ -285,10 +287,10 @@ def allreduce(
     op: Any = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    **words: Any,
+    **options: Any,
 ) -> torch.Tensor:
-    """The reduction of all ranks' tensors, by default their average. Gradients pass through it."""
-    _no_process_set(words)
+    """Reduce all ranks' tensors, by default to their average. autograd supports it."""
+    _check_options(options)
     short, context = compression.compress(tensor)
     result: torch.Tensor = _AllReduce.apply(
         short,
@@ -301,7 +303,7 @@ def allreduce(
     return compression.decompress(result, context)
 
 
-def grouped_allreduce_async_(tensors: Sequence[torch.Tensor], *args: Any, **words: Any) -> Handle:
+def grouped_allreduce_async_(tensors: Sequence[torch.Tensor], *args: Any, **options: Any) -> Handle:
     tensors = list(tensors)
     for tensor in tensors:
         _check(tensor)
@@ -311,7 +313,7 @@ def grouped_allreduce_async_(tensors: Sequence[torch.Tensor], *args: Any, **word
     handles = []
     for group in by_type.values():
         joined = torch.cat([tensor.reshape(-1) for tensor in group])
-        handles.append((allreduce_async_(joined, *args, **words), group))
+        handles.append((allreduce_async_(joined, *args, **options), group))
 
     def spread() -> list[torch.Tensor]:
         for handle, group in handles:
@@ -320,10 +322,10 @@ def grouped_allreduce_async_(tensors: Sequence[torch.Tensor], *args: Any, **word
                 tensor.copy_(part.view_as(tensor))
         return tensors
 
-    return _Several([handle for handle, _ in handles], spread)
+    return _GroupHandle([handle for handle, _ in handles], spread)
 
 
-class _Several(Handle):
+class _GroupHandle(Handle):
     def __init__(self, handles: list[Handle], finish: Any) -> None:
         super().__init__(None, None, finish)
         self._handles = handles
@@ -333,16 +335,16 @@ class _Several(Handle):
 
 
 def grouped_allreduce_(
-    tensors: Sequence[torch.Tensor], *args: Any, **words: Any
+    tensors: Sequence[torch.Tensor], *args: Any, **options: Any
 ) -> list[torch.Tensor]:
-    """allreduce_() of several tensors, as one operation for each type."""
-    result: list[torch.Tensor] = grouped_allreduce_async_(tensors, *args, **words).wait()
+    """Reduce several tensors in place, by one operation for each type."""
+    result: list[torch.Tensor] = grouped_allreduce_async_(tensors, *args, **options).wait()
     return result
 
 
-def grouped_allreduce_async(tensors: Sequence[torch.Tensor], *args: Any, **words: Any) -> Handle:
+def grouped_allreduce_async(tensors: Sequence[torch.Tensor], *args: Any, **options: Any) -> Handle:
     copies = [tensor.detach().clone() for tensor in tensors]
-    return grouped_allreduce_async_(copies, *args, **words)
+    return grouped_allreduce_async_(copies, *args, **options)
 
 
 def grouped_allreduce(
@@ -351,24 +353,24 @@ def grouped_allreduce(
     name: str | None = None,
     compression: type[Compressor] = Compression.none,
     op: Any = None,
-    **words: Any,
+    **options: Any,
 ) -> list[torch.Tensor]:
-    """allreduce() of several tensors, as one operation for each type. It has no gradient."""
+    """Reduce several tensors, by one operation for each type. autograd does not support it."""
     pairs = [compression.compress(tensor) for tensor in tensors]
-    handle = grouped_allreduce_async([pair[0] for pair in pairs], average, name, op, **words)
+    handle = grouped_allreduce_async([pair[0] for pair in pairs], average, name, op, **options)
     return [
         compression.decompress(result, context)
         for result, (_, context) in zip(handle.wait(), pairs, strict=True)
     ]
 
 
-def allgather_async(tensor: torch.Tensor, name: str | None = None, **words: Any) -> Handle:
-    """Starts allgather(). The ranks' sizes are exchanged at once."""
-    _no_process_set(words)
+def allgather_async(tensor: torch.Tensor, name: str | None = None, **options: Any) -> Handle:
+    """Start allgather(). It returns when the ranks have exchanged their sizes."""
+    _check_options(options)
     _check(tensor)
     data = tensor.detach().contiguous()
     if data.dim() == 0:
-        raise ValueError("hvd.allgather: a tensor without dimensions has no first one to join")
+        raise ValueError("hvd.allgather: a tensor needs at least one dimension: use reshape(1)")
     rows = torch.empty(size(), dtype=torch.int64)
     dist.all_gather_into_tensor(rows, torch.tensor([data.shape[0]]))
     parts = [data.new_empty((count, *data.shape[1:])) for count in rows.tolist()]
@@ -390,31 +392,31 @@ class _AllGather(torch.autograd.Function):  # type: ignore[misc]
         return total.narrow(0, int(rows[: rank()].sum()), ctx.rows)
 
 
-def allgather(tensor: torch.Tensor, name: str | None = None, **words: Any) -> torch.Tensor:
-    """All ranks' tensors, joined along the first dimension, whose size may differ."""
-    _no_process_set(words)
+def allgather(tensor: torch.Tensor, name: str | None = None, **options: Any) -> torch.Tensor:
+    """Concatenate all ranks' tensors along the first dimension, whose size may differ."""
+    _check_options(options)
     result: torch.Tensor = _AllGather.apply(tensor)
     return result
 
 
 def broadcast_async_(
-    tensor: torch.Tensor, root_rank: int, name: str | None = None, **words: Any
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, **options: Any
 ) -> Handle:
-    _no_process_set(words)
+    _check_options(options)
     _check(tensor)
     if not 0 <= root_rank < size():
         raise ValueError(f"hvd.broadcast: root_rank {root_rank} is not 0 to {size() - 1}")
     return Handle(dist.broadcast(tensor.detach(), root_rank, async_op=True), tensor)
 
 
-def broadcast_(tensor: torch.Tensor, root_rank: int, *args: Any, **words: Any) -> torch.Tensor:
-    """The root's tensor on all ranks, in place."""
-    result: torch.Tensor = broadcast_async_(tensor, root_rank, *args, **words).wait()
+def broadcast_(tensor: torch.Tensor, root_rank: int, *args: Any, **options: Any) -> torch.Tensor:
+    """Copy the root's tensor to all ranks, in place."""
+    result: torch.Tensor = broadcast_async_(tensor, root_rank, *args, **options).wait()
     return result
 
 
-def broadcast_async(tensor: torch.Tensor, root_rank: int, *args: Any, **words: Any) -> Handle:
-    return broadcast_async_(tensor.detach().clone(), root_rank, *args, **words)
+def broadcast_async(tensor: torch.Tensor, root_rank: int, *args: Any, **options: Any) -> Handle:
+    return broadcast_async_(tensor.detach().clone(), root_rank, *args, **options)
 
 
 class _Broadcast(torch.autograd.Function):  # type: ignore[misc]
@@ -431,10 +433,10 @@ class _Broadcast(torch.autograd.Function):  # type: ignore[misc]
 
 
 def broadcast(
-    tensor: torch.Tensor, root_rank: int, name: str | None = None, **words: Any
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, **options: Any
 ) -> torch.Tensor:
-    """The root's tensor on all ranks."""
-    _no_process_set(words)
+    """Return the root's tensor on all ranks."""
+    _check_options(options)
     result: torch.Tensor = _Broadcast.apply(tensor, root_rank)
     return result
 
@@ -443,10 +445,10 @@ def broadcast(
 
 
 def broadcast_parameters(
-    params: Mapping[str, Any] | Iterable[Any], root_rank: int, **words: Any
+    params: Mapping[str, Any] | Iterable[Any], root_rank: int, **options: Any
 ) -> None:
-    """Gives all ranks the root's parameters: a state_dict(), named_parameters() or parameters()."""
-    _no_process_set(words)
+    """Copy the root's state_dict(), named_parameters() or parameters() to all ranks."""
+    _check_options(options)
     if isinstance(params, Mapping):
         tensors = [params[key] for key in sorted(params)]
     else:
@@ -457,27 +459,29 @@ def broadcast_parameters(
 
 
 def broadcast_optimizer_state(
-    optimizer: torch.optim.Optimizer, root_rank: int, **words: Any
+    optimizer: torch.optim.Optimizer, root_rank: int, **options: Any
 ) -> None:
-    """Gives all ranks the root's optimizer state and options, as the learning rate."""
-    _no_process_set(words)
+    """Copy the optimizer's state and options, such as the learning rate, from the root."""
+    _check_options(options)
     state = broadcast_object(optimizer.state_dict() if rank() == root_rank else None, root_rank)
     if rank() != root_rank:
         optimizer.load_state_dict(state)
 
 
-def broadcast_object(obj: object, root_rank: int = 0, name: str | None = None, **words: Any) -> Any:
-    """The root's object, pickled, on all ranks."""
-    _no_process_set(words)
-    _initialized()
+def broadcast_object(
+    obj: object, root_rank: int = 0, name: str | None = None, **options: Any
+) -> Any:
+    """Return the root's object on all ranks. It is pickled."""
+    _check_options(options)
+    _check_initialized()
     objects = [obj]
     dist.broadcast_object_list(objects, root_rank)
     return obj if rank() == root_rank else objects[0]
 
 
-def allgather_object(obj: object, name: str | None = None, **words: Any) -> list[Any]:
-    """All ranks' objects, pickled, in rank order."""
-    _no_process_set(words)
+def allgather_object(obj: object, name: str | None = None, **options: Any) -> list[Any]:
+    """Return all ranks' objects in rank order. They are pickled."""
+    _check_options(options)
     objects: list[Any] = [None] * size()
     dist.all_gather_object(objects, obj)
     return objects

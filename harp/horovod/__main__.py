@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m harp.horovod SCRIPT [ARGUMENTS]: runs a script in which horovod.torch is harp.horovod.
 
-As in `torchrun --nproc-per-node 2 -m harp.horovod train.py --epochs 3`.
+Example: torchrun --nproc-per-node 2 -m harp.horovod train.py --epochs 3
 """
 
 import importlib.abc
@@ -14,20 +14,20 @@ from pathlib import Path
 
 
 class _Absent(importlib.abc.MetaPathFinder):
-    """Says in a sentence that Horovod's other modules are not there."""
+    """Raises an error that explains that Horovod's other modules do not exist."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> ModuleSpec | None:
         if fullname.startswith("horovod."):
             raise ModuleNotFoundError(
-                f"harp.horovod has no module {fullname}: it is horovod.torch alone", name=fullname
+                f"harp.horovod has no module {fullname}: use horovod.torch", name=fullname
             )
         return None
 
 
 def alias() -> None:
-    """Makes `import horovod.torch` find harp.horovod, whether Horovod is installed or not."""
+    """Make `import horovod.torch` import harp.horovod, whether Horovod is installed or not."""
     import harp.horovod
 
     package = types.ModuleType("horovod", "harp.horovod under Horovod's name")

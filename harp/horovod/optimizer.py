@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """DistributedOptimizer: an optimizer whose step() uses the average of all ranks' gradients.
 
-Theory of operation. Parameters are put into buckets of one type each, in the reverse of their
-order, which is about the order in which the backward pass completes gradients. A bucket is sent
-when the gradients of all its parameters are complete and the buckets before it were sent, so all
-ranks send the same buckets in the same order. step() sends the rest, and copies the results back.
+Theory of operation. Each parameter belongs to a bucket of parameters of one type. Buckets are in
+reverse order of the parameters, which is roughly the order in which the backward pass completes
+gradients. A bucket is sent when all its gradients are complete and all earlier buckets were sent,
+so all ranks send the buckets in the same order. step() sends the remaining buckets, and copies the
+results back.
 """
 
 import os
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-# Horovod's variable. Smaller buckets than its default, so that the first ones leave early.
+# Horovod's variable. The default is smaller than Horovod's, so that the first bucket is sent early.
 FUSION, FUSION_BYTES = "HOROVOD_FUSION_THRESHOLD", 16 << 20
 
 
@@ -24,34 +25,34 @@ def _fusion_bytes() -> int:
     try:
         return int(text) if text else FUSION_BYTES
     except ValueError:
-        raise ValueError(f"{FUSION}={text} is no number of bytes") from None
+        raise ValueError(f"{FUSION}={text} is not a number of bytes") from None
 
 
 class Compressor:
-    """Two functions: compress() returns what travels and what decompress() needs."""
+    """A compression of gradients. The base class does not compress."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """As it is."""
+        """Return the tensor to send, and the context for decompress()."""
         return tensor, None
 
     @staticmethod
     def decompress(tensor: torch.Tensor, context: Any) -> torch.Tensor:
-        """As it came."""
+        """Return the reduced tensor in its original type."""
         return tensor
 
 
 class Float16Compressor(Compressor):
-    """Sends and adds as float16. The wire format of harp.torch.Options adds as float32."""
+    """Sends and adds float16. The wire formats of harp.torch.Options, in contrast, add float32."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """Rounds floating-point tensors."""
+        """Return floating-point tensors as float16, others unchanged."""
         return (tensor.half() if tensor.is_floating_point() else tensor), tensor.dtype
 
     @staticmethod
     def decompress(tensor: torch.Tensor, context: Any) -> torch.Tensor:
-        """In the type that it had."""
+        """Return the tensor in the type `context`."""
         return tensor.to(context)
 
 
@@ -69,7 +70,7 @@ class _Bucket:
         self.context: Any = None
 
 
-def _cut(params: list[torch.nn.Parameter]) -> list[_Bucket]:
+def _make_buckets(params: list[torch.nn.Parameter]) -> list[_Bucket]:
     buckets: list[list[torch.nn.Parameter]] = []
     used, limit = 0, _fusion_bytes()
     for param in reversed(params):
@@ -83,7 +84,7 @@ def _cut(params: list[torch.nn.Parameter]) -> list[_Bucket]:
 
 
 class _Exchange:
-    """The gradients of one optimizer, on their way."""
+    """Averages the gradients of an optimizer over all ranks."""
 
     def __init__(
         self,
@@ -97,25 +98,25 @@ class _Exchange:
         self.compression, self.passes, self.op = compression, passes, op
         self.predivide, self.sparse_as_dense = predivide, sparse_as_dense
         self.should_synchronize = True
-        self.buckets = _cut(params)
-        self.sent = 0  # buckets
-        self.seen: dict[torch.nn.Parameter, int] = dict.fromkeys(params, 0)  # backward passes
+        self.buckets = _make_buckets(params)
+        self.sent_count = 0  # buckets
+        self.backwards: dict[torch.nn.Parameter, int] = dict.fromkeys(params, 0)  # since step()
         self.bucket_of = {param: bucket for bucket in self.buckets for param in bucket.params}
         if dist.get_world_size() > 1:
             for param in params:
                 param.register_post_accumulate_grad_hook(self.on_gradient)
 
     def on_gradient(self, param: torch.nn.Parameter) -> None:
-        if self.seen[param] == self.passes:
+        if self.backwards[param] == self.passes:
             raise RuntimeError(
-                f"more than {self.passes} backward passes before optimizer.step(): give "
-                "DistributedOptimizer their number as backward_passes_per_step"
+                f"more than {self.passes} backward passes before optimizer.step(): pass their "
+                "number to DistributedOptimizer as backward_passes_per_step"
             )
-        self.seen[param] += 1
-        if self.seen[param] < self.passes:
+        self.backwards[param] += 1
+        if self.backwards[param] < self.passes:
             return
         self.bucket_of[param].missing -= 1
-        while self.sent < len(self.buckets) and self.buckets[self.sent].missing == 0:
+        while self.sent_count < len(self.buckets) and self.buckets[self.sent_count].missing == 0:
             self.send()
 
     def gradient(self, param: torch.nn.Parameter) -> torch.Tensor:
@@ -124,23 +125,22 @@ class _Exchange:
         if param.grad.is_sparse:
             if not self.sparse_as_dense:
                 raise ValueError(
-                    "DistributedOptimizer: a gradient is sparse: give sparse_as_dense=True"
+                    "DistributedOptimizer: a gradient is sparse: pass sparse_as_dense=True"
                 )
             param.grad = param.grad.to_dense()
         return param.grad
 
     def send(self) -> None:
-        bucket = self.buckets[self.sent]
-        self.sent += 1
+        bucket = self.buckets[self.sent_count]
+        self.sent_count += 1
         flat = torch.cat([self.gradient(param).detach().reshape(-1) for param in bucket.params])
         if self.predivide != 1.0:
             flat.div_(self.predivide)
-        short, bucket.context = self.compression.compress(flat)
-        bucket.flat = short
-        bucket.work = dist.all_reduce(short, self.op, async_op=True)
+        bucket.flat, bucket.context = self.compression.compress(flat)
+        bucket.work = dist.all_reduce(bucket.flat, self.op, async_op=True)
 
     def synchronize(self) -> None:
-        while self.sent < len(self.buckets):
+        while self.sent_count < len(self.buckets):
             self.send()
         for bucket in self.buckets:
             bucket.work.wait()
@@ -153,23 +153,23 @@ class _Exchange:
         self.reset()
 
     def reset(self) -> None:
-        self.sent = 0
+        self.sent_count = 0
         for bucket in self.buckets:
             bucket.missing, bucket.work, bucket.flat = len(bucket.params), None, None
-        self.seen = dict.fromkeys(self.seen, 0)
+        self.backwards = dict.fromkeys(self.backwards, 0)
 
 
 class _Distributed:
     _exchange: _Exchange
 
     def synchronize(self) -> None:
-        """Waits for the gradients of all ranks, as for clipping them before step()."""
+        """Wait for the averaged gradients, for example to clip them before step()."""
         if dist.get_world_size() > 1:
             self._exchange.synchronize()
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """step() in this context uses the gradients that synchronize() has brought."""
+        """Make step() in this context use the gradients as they are, after synchronize()."""
         self._exchange.should_synchronize = False
         try:
             yield
@@ -177,18 +177,18 @@ class _Distributed:
             self._exchange.should_synchronize = True
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """How many backward passes add up their gradients before step()."""
+        """Set how many backward passes accumulate gradients before step()."""
         self._exchange.passes = passes
 
     def step(self, closure: Any = None) -> Any:
-        """Waits for the gradients of all ranks, then does the optimizer's step."""
+        """Wait for the averaged gradients, then run the optimizer's step."""
         if self._exchange.should_synchronize:
             self.synchronize()
         return super().step(closure)  # type: ignore[misc]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Refused between backward() and step(): gradients may travel."""
-        if any(self._exchange.seen.values()):
+        """Clear the gradients. Fails between backward() and step(): gradients may be in transit."""
+        if any(self._exchange.backwards.values()):
             raise RuntimeError(
                 "optimizer.zero_grad() between backward() and step(): call step() or "
                 "synchronize() first"
@@ -203,13 +203,13 @@ def _check_names(
         return
     pairs = list(named)
     if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
-        raise ValueError("named_parameters are pairs, as model.named_parameters() gives them")
+        raise ValueError("named_parameters must be pairs, as from model.named_parameters()")
     names = [name for name, _ in pairs]
-    double = sorted({name for name in names if names.count(name) > 1})
-    if double:
-        raise ValueError(f"named_parameters has a name twice: {', '.join(double)}")
-    known = {id(param) for _, param in pairs}
-    unnamed = sum(id(param) not in known for param in params)
+    duplicates = sorted({name for name in names if names.count(name) > 1})
+    if duplicates:
+        raise ValueError(f"named_parameters has duplicate names: {', '.join(duplicates)}")
+    named_ids = {id(param) for _, param in pairs}
+    unnamed = sum(id(param) not in named_ids for param in params)
     if unnamed:
         raise ValueError(f"named_parameters lacks {unnamed} parameters of the optimizer")
 
@@ -226,11 +226,11 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     sparse_as_dense: bool = False,
     process_set: object = None,
 ) -> Any:
-    """The optimizer, whose step() first averages the gradients of all ranks.
+    """Return an optimizer whose step() first averages the gradients of all ranks.
 
-    Gradients travel during the backward pass, in buckets of HOROVOD_FUSION_THRESHOLD bytes (16
-    MiB). num_groups and groups do not matter: buckets do their part. The optimizer that was given
-    shares its state with the new one and must not be used further.
+    Gradients are sent during the backward pass, in buckets of HOROVOD_FUSION_THRESHOLD bytes (16
+    MiB). num_groups and groups are ignored, because buckets replace them. `optimizer` shares its
+    state with the new one and must not be used any more.
     """
     if not dist.is_initialized():
         raise ValueError("harp.horovod is not initialized: call hvd.init() first")
@@ -239,14 +239,14 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     if backward_passes_per_step < 1:
         raise ValueError(f"backward_passes_per_step={backward_passes_per_step} is not 1 or more")
     if gradient_predivide_factor != 1.0 and op != dist.ReduceOp.AVG:
-        raise ValueError("gradient_predivide_factor is for op=Average")
+        raise ValueError("gradient_predivide_factor requires op=Average")
     params = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
     _check_names(params, named_parameters)
     kind: Any = type(type(optimizer).__name__, (_Distributed, type(optimizer)), {})
-    found = kind.__new__(kind)
-    found.__dict__.update(optimizer.__dict__)
-    found.__dict__.pop("step", None)  # a scheduler's wrapper of the old optimizer's
-    found._exchange = _Exchange(
+    distributed = kind.__new__(kind)
+    distributed.__dict__.update(optimizer.__dict__)
+    distributed.__dict__.pop("step", None)  # a scheduler's wrapper of the old optimizer's step()
+    distributed._exchange = _Exchange(
         params,
         compression,
         backward_passes_per_step,
@@ -254,4 +254,4 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         gradient_predivide_factor,
         sparse_as_dense,
     )
-    return found
+    return distributed

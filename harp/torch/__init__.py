@@ -3,7 +3,7 @@
 
     dist.init_process_group("harp")  # or "cpu:harp,cuda:nccl"
 
-torch finds the backend by itself (the entry point group torch.backends), so no import is needed.
+torch loads the backend by the entry point group torch.backends, so no import is needed.
 docs/torch.md is the guide.
 """
 
@@ -26,18 +26,19 @@ _WIRES = {None: 0, "native": 1, "float16": 2, "bfloat16": 3}
 
 @dataclass(frozen=True)
 class Options:
-    """Of one process group: dist.new_group(pg_options=Options(wire="float16")).
+    """Options of a process group: dist.new_group(pg_options=Options(wire="float16")).
 
     Parameters
     ----------
     wire
-        "float16" or "bfloat16" halves what all_reduce sends between hosts for sums and averages of
-        float32, and rounds it. All ranks give the same. None: HARP_COLL_WIRE, else "native".
+        The format in which all_reduce sends float32 between hosts for SUM and AVG. "float16" and
+        "bfloat16" halve the bytes and round the values. All ranks must use the same format. None:
+        HARP_COLL_WIRE, else "native".
 
     Raises
     ------
     ValueError
-        There is no such format.
+        The format is unknown.
     """
 
     wire: str | None = None
@@ -48,23 +49,23 @@ class Options:
 
 
 def register() -> None:
-    """Make "harp" known to torch.distributed. `import torch` calls it, so it must be cheap."""
+    """Register the backend "harp". `import torch` calls this function, so it must be cheap."""
     import torch.distributed as dist
 
     if dist.is_available() and "HARP" not in dist.Backend._plugins:
         dist.Backend.register_backend("harp", _create, extended_api=True, devices=["cpu"])
 
 
-def _options_of(given: object) -> Options:
-    """What init_process_group() got as pg_options; in "cpu:harp,cuda:nccl" they may be NCCL's."""
+def _check_options(pg_options: object) -> Options:
+    """Return harp's options; with "cpu:harp,cuda:nccl", pg_options may be NCCL's."""
     from torch._C._distributed_c10d import Backend as CBackend
 
-    if isinstance(given, Options):
-        return given
-    if given is None or isinstance(given, CBackend.Options):
+    if isinstance(pg_options, Options):
+        return pg_options
+    if pg_options is None or isinstance(pg_options, CBackend.Options):
         return Options()
     raise TypeError(
-        f"pg_options of the harp backend are harp.torch.Options, not {type(given).__name__}"
+        f"pg_options of the harp backend are harp.torch.Options, not {type(pg_options).__name__}"
     )
 
 
@@ -77,7 +78,7 @@ def _create(options: Any, backend_options: object) -> Backend:
     compiled = building.module()
     atexit.unregister(compiled.close_all)
     atexit.register(compiled.close_all)
-    # HARP_COLL_NET: another ncclNet plugin, as libharp-coll documents it.
+    # HARP_COLL_NET replaces the plugin; libharp-coll reads it.
     plugin = "" if os.environ.get("HARP_COLL_NET") else str(_paths.plugin())
     backend: Backend = compiled.create(
         options.store,
@@ -86,13 +87,13 @@ def _create(options: Any, backend_options: object) -> Backend:
         int(options.timeout.total_seconds() * 1000),
         options.group_id,
         plugin,
-        _WIRES[_options_of(backend_options).wire],
+        _WIRES[_check_options(backend_options).wire],
     )
     return backend
 
 
 def __getattr__(name: str) -> Any:
-    # `import torch` imports this module, so it must not import torch.nn.
+    # `import torch` imports this module, which must therefore not import torch.nn.
     if name in ("tune", "Tuning"):
         from harp.torch import tuning
 
@@ -109,7 +110,7 @@ def _backend_of(group: ProcessGroup | None) -> Backend:
 
 
 def stats(group: ProcessGroup | None = None) -> dict[str, int]:
-    """Return what a process group sent and received.
+    """Return counters of a process group.
 
     Parameters
     ----------
@@ -119,12 +120,12 @@ def stats(group: ProcessGroup | None = None) -> dict[str, int]:
     Returns
     -------
     dict
-        Operations; bytes and messages over the network (net) and shared memory (shm).
+        Operations; bytes and messages over the network (net) and through shared memory (shm).
 
     Raises
     ------
     torch.distributed.DistBackendError, ValueError
-        The group's CPU backend is not harp, or it is destroyed.
+        The group's CPU backend is not harp, or the group was destroyed.
     """
     from harp.torch import building
 

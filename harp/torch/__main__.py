@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m harp.torch: compiles the backend, as for an image of a container."""
+"""python -m harp.torch: compiles the backend ahead of its first use, as for a container image."""
 
 import sys
 

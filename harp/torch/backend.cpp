@@ -3,21 +3,21 @@
  * backend.cpp - the torch.distributed backend "harp": c10d's operations over libharp-coll.
  *
  * Theory of operation. Each c10d operation becomes a Plan: one or more calls of libharp-coll on the
- * tensors' own memory. A tensor that is not contiguous is copied to a contiguous one first, and its
- * result back at the end. A synchronous operation runs in the caller's thread and returns no Work.
- * An asynchronous one returns a HarpWork, which owns the tensors until its last call is done.
+ * tensors' memory. A tensor that is not contiguous is replaced by a contiguous copy, and results
+ * are copied back at the end. A synchronous operation runs in the caller's thread and returns no
+ * Work. An asynchronous one returns a HarpWork, which owns the tensors until its last call is done.
  *
- * Threads. libharp-coll reports a finished call from the thread that found out, with no lock held:
- * a thread in wait(), or the library's own. That thread copies results back and completes the Work.
- * A Future, where one was asked for, is completed by a thread of its own: callbacks attached to it
- * may need the GIL and may wait for further operations, as those of torch's PowerSGD hook do.
- * A thread that closes a group joins the library's thread, so it must not hold the GIL.
+ * Threads. The thread that completes a call invokes the callback, without holding a lock: a thread
+ * in wait(), or the library's thread. The callback copies results back and completes the Work. If
+ * the application requested a Future, a thread of Completions completes it, because the Future's
+ * callbacks may need the GIL and may wait for further operations (torch's PowerSGD hook). Closing a
+ * group joins the library's thread, so the closing thread must not hold the GIL.
  *
- * Store. The group's keys go through a clone of the given store, as a thread of the application may
- * wait for minutes in the store itself. A thread of its own makes each request, as a store whose
- * server is stopped or cut off never answers.
+ * Store. The group uses a clone of the store, because a thread of the application may wait for
+ * minutes in the store itself. Each request runs in a thread of its own, because a store whose
+ * server is stopped or unreachable never answers.
  *
- * Compiled on the user's machine (harp/torch/building.py), as c10d has no stable ABI.
+ * Compiled on the user's machine (harp/torch/building.py), because c10d has no stable ABI.
  */
 #include <algorithm>
 #include <atomic>
@@ -62,7 +62,7 @@ using c10d::OpType;
 using c10d::Work;
 using std::chrono::milliseconds;
 
-/* ---- errors and the log -------------------------------------------------------------------------- */
+/* ---- errors and the log ---------------------------------------------------------------------- */
 
 [[noreturn]] void throw_error(int code, const std::string &text)
 {
@@ -82,22 +82,20 @@ std::exception_ptr error_object(int code, const std::string &text)
 	}
 }
 
-template <typename... Words> [[noreturn]] void refuse(const char *name, const Words &...words)
+template <typename... Parts> [[noreturn]] void refuse(const char *name, const Parts &...parts)
 {
-	C10_THROW_ERROR(ValueError, c10::str(name, ": ", words...));
+	C10_THROW_ERROR(ValueError, c10::str(name, ": ", parts...));
 }
 
-/*
- * The plugin's warnings; the library's own are the texts of errors, too. Called with the library's
- * lock held: it takes no lock of Python or torch.
- */
+/* Prints the plugin's warnings; exceptions contain the library's. Runs with the library's lock
+ * held, so it must not acquire a lock of Python or torch. */
 void log_warning(void *, int level, const char *text)
 {
 	if (level == 2 && !strncmp(text, "NET/", 4))
 		fprintf(stderr, "harp: %s\n", text);
 }
 
-/* ---- types ------------------------------------------------------------------------------------------ */
+/* ---- types ----------------------------------------------------------------------------------- */
 
 std::optional<harp_coll_dtype> dtype_of(at::ScalarType type)
 {
@@ -141,7 +139,7 @@ harp_coll_reduce reduction_of(const char *name, const c10d::ReduceOp &op)
 	for (const auto &[torch, own] : reductions)
 		if (torch == op.op_)
 			return own;
-	refuse(name, "the reduction PREMUL_SUM is NCCL's only; multiply, then use SUM");
+	refuse(name, "PREMUL_SUM is only for NCCL; multiply, then use SUM");
 }
 
 void check_dense(const char *name, const Tensor &tensor)
@@ -153,7 +151,7 @@ void check_dense(const char *name, const Tensor &tensor)
 		       "sparse tensors are not supported; use dense ones, or the gloo backend");
 	if (!tensor.device().is_cpu())
 		refuse(name, "a tensor is on ", tensor.device(),
-		       ", and harp moves CPU tensors; initialize with "
+		       ", but harp supports only CPU tensors; initialize with "
 		       "\"cpu:harp,cuda:nccl\", or copy it to the CPU");
 }
 
@@ -167,11 +165,11 @@ size_t count_of(const Tensor &tensor)
 	return static_cast<size_t>(tensor.numel());
 }
 
-/* ---- an operation -------------------------------------------------------------------------------------- */
+/* ---- an operation ---------------------------------------------------------------------------- */
 
 struct Call {
 	harp_coll_call call{};
-	/* What call's array members point to. */
+	/* Memory of call's array members. */
 	std::vector<size_t> in_counts, out_counts;
 	std::vector<const void *> in_blocks;
 	std::vector<void *> out_blocks;
@@ -192,12 +190,12 @@ struct Call {
 
 struct Plan {
 	OpType type;
-	const char *name; /* for profiles and errors; a literal */
+	const char *name; /* for the profiler and errors; a literal */
 	milliseconds timeout;
 	std::vector<Call> calls;
 	std::vector<Tensor> inputs, outputs;           /* the caller's */
-	std::vector<Tensor> kept;                      /* memory that the calls use */
-	std::vector<std::pair<Tensor, Tensor>> copies; /* the caller's output, where it is */
+	std::vector<Tensor> kept;                      /* owners of the calls' memory */
+	std::vector<std::pair<Tensor, Tensor>> copies; /* output, its contiguous copy */
 
 	Plan(OpType type_, const char *name_, milliseconds timeout_)
 	    : type(type_), name(name_), timeout(timeout_)
@@ -219,7 +217,7 @@ struct Plan {
 		call.timeout_ms = timeout.count();
 		if (op == HARP_COLL_BARRIER)
 			return added;
-		/* Types that the library does not know travel as bytes. */
+		/* Tensors of types that the library does not have are sent as bytes. */
 		call.dtype = dtype.value_or(HARP_COLL_UINT8);
 		call.count = count * scale(like);
 		return added;
@@ -228,7 +226,7 @@ struct Plan {
 	void reduces(Call &added, const Tensor &like, const c10d::ReduceOp &op) const
 	{
 		if (!dtype_of(like.scalar_type()))
-			refuse(name, "there is no reduction of ", like.scalar_type(), " tensors");
+			refuse(name, "no reduction supports ", like.scalar_type(), " tensors");
 		added.call.reduce = reduction_of(name, op);
 	}
 
@@ -238,7 +236,7 @@ struct Plan {
 		return dtype_of(like.scalar_type()) ? 1 : like.element_size();
 	}
 
-	/* The library wants an address, and an empty tensor has none. */
+	/* The library requires an address, which an empty tensor does not have. */
 	static void *memory_of(const Tensor &tensor)
 	{
 		static char nothing;
@@ -269,7 +267,7 @@ struct Plan {
 		return memory_of(kept.back());
 	}
 
-	/* Input and output at once. */
+	/* A tensor that is input and output. */
 	void *in_place(const Tensor &tensor)
 	{
 		void *memory = target(tensor);
@@ -289,11 +287,11 @@ struct Plan {
 	}
 };
 
-/* ---- threads that complete Futures ------------------------------------------------------------------------ */
+/* ---- threads that complete Futures ----------------------------------------------------------- */
 
 /*
- * As many threads as there are Futures whose callbacks have not returned. They end after some idle
- * seconds. Never destroyed: threads may outlive main().
+ * A thread for each Future whose callbacks have not returned. Threads end after ten idle seconds.
+ * The object is never destroyed, because threads may outlive main().
  */
 class Completions
 {
@@ -318,7 +316,7 @@ class Completions
 		}
 	}
 
-	/* Before the interpreter ends: callbacks may need it. */
+	/* Call before the interpreter ends, because callbacks may need it. */
 	void drain()
 	{
 		std::unique_lock<std::mutex> lock(lock_);
@@ -358,9 +356,9 @@ class Completions
 	size_t idle_ = 0, threads_ = 0;
 };
 
-/* ---- Work ---------------------------------------------------------------------------------------------- */
+/* ---- Work ------------------------------------------------------------------------------------ */
 
-/* Is this thread in a callback of the library? It must not close groups then. */
+/* True: this thread is in a callback of the library, so it must not close groups. */
 thread_local bool is_in_callback;
 
 class HarpWork : public Work
@@ -378,7 +376,8 @@ class HarpWork : public Work
 			harp_coll_request_free(request);
 	}
 
-	/* A failure of the first call is thrown; later ones end the Work. */
+	/* Throws the error of the first call. An error of a later call completes the Work with
+	 * it. */
 	static void start(const intrusive_ptr<HarpWork> &work, harp_coll *group)
 	{
 		char error[HARP_COLL_ERROR_BYTES];
@@ -503,7 +502,7 @@ class HarpWork : public Work
 				failure_ = std::current_exception();
 			}
 		}
-		/* The memory is the caller's again; a Work may be kept for long. */
+		/* Releases the tensors, because the caller may keep the Work for long. */
 		plan_.kept.clear();
 		plan_.copies.clear();
 		finish(failure_);
@@ -518,7 +517,7 @@ class HarpWork : public Work
 							     this)] { work->complete_future(); });
 	}
 
-	/* complete() and getFuture() may both find that it is time. */
+	/* Both complete() and getFuture() may call it. */
 	void complete_future()
 	{
 		if (is_future_complete_.exchange(true))
@@ -534,11 +533,11 @@ class HarpWork : public Work
 	size_t left_; /* calls that are not done */
 	std::exception_ptr failure_;
 	const uint64_t sequence_;
-	intrusive_ptr<c10::ivalue::Future> future_; /* once it was asked for */
+	intrusive_ptr<c10::ivalue::Future> future_; /* null until getFuture() */
 	std::atomic<bool> is_future_complete_ = false;
 };
 
-/* ---- the store ------------------------------------------------------------------------------------------- */
+/* ---- the store ------------------------------------------------------------------------------- */
 
 class StoreKeys
 {
@@ -548,7 +547,7 @@ class StoreKeys
 		try {
 			store_ = store->clone();
 		} catch (const std::exception &) {
-			store_ = store; /* a store of Python's may not have it */
+			store_ = store; /* stores in Python may lack clone() */
 		}
 	}
 
@@ -564,7 +563,7 @@ class StoreKeys
 		return table;
 	}
 
-	/* How many groups this rank has opened under the store's prefix: names are never reused. */
+	/* Counts the groups that this rank opens with the store's prefix, for unique names. */
 	int64_t generation(int rank)
 	{
 		const Reply reply = ask([rank](c10d::Store &store, Reply &answer) {
@@ -577,7 +576,7 @@ class StoreKeys
 		return reply.number;
 	}
 
-	/* From now on only failures need the store: they must not wait for long. */
+	/* Limits the time of requests: an open group uses the store only for failures. */
 	void set_open()
 	{
 		limit_ = std::min(limit_, answer_limit);
@@ -597,7 +596,7 @@ class StoreKeys
 	};
 	using Question = std::function<void(c10d::Store &, Reply &)>;
 
-	/* The question may outlive this object, so it owns what it uses. */
+	/* The question may outlive this object, so it must own its data. */
 	Reply ask(Question question, milliseconds more = milliseconds(0))
 	{
 		Reply reply{
@@ -635,7 +634,7 @@ class StoreKeys
 			std::thread(std::move(task)).detach();
 		} catch (const std::system_error &error) {
 			*is_asked_ = false;
-			reply.error = c10::str("no thread to ask it: ", error.what());
+			reply.error = c10::str("no thread for the request: ", error.what());
 			return;
 		}
 		if (answer.wait_for(limit_ + more) == std::future_status::ready)
@@ -686,7 +685,7 @@ class StoreKeys
 					} catch (const c10::DistNetworkError &) {
 						throw;
 					} catch (const c10::DistError &) {
-						answer.rc = -ETIMEDOUT; /* stores say it so */
+						answer.rc = -ETIMEDOUT;
 					}
 				},
 				milliseconds(timeout_ms))
@@ -700,12 +699,12 @@ class StoreKeys
 	std::string error_;
 };
 
-/* ---- the backend ------------------------------------------------------------------------------------------ */
+/* ---- the backend ----------------------------------------------------------------------------- */
 
 class HarpBackend;
 void close_all();
 
-/* Backends that are open, for the end of the process. */
+/* The open backends, for close_all(). */
 std::mutex open_lock;
 std::set<HarpBackend *> open_backends;
 
@@ -720,7 +719,7 @@ class HarpBackend : public c10d::Backend
 	{
 		harp_coll_options options{};
 		char error[HARP_COLL_ERROR_BYTES];
-		/* The store's prefix tells groups apart; the name is for people. */
+		/* The store's prefix differs between groups; the name appears in errors. */
 		const std::string unique =
 			c10::str(name.substr(0, 32), ".", keys_->generation(rank));
 
@@ -814,7 +813,7 @@ class HarpBackend : public c10d::Backend
 		at::AutoDispatchBelowAutograd guard;
 
 		if (tensors.empty())
-			refuse("harp:all_reduce_coalesced", "no tensors were given");
+			refuse("harp:all_reduce_coalesced", "no tensors: pass at least one");
 		for (const Tensor &tensor : tensors) {
 			check_dense("harp:all_reduce_coalesced", tensor);
 			same_type("harp:all_reduce_coalesced", tensor, tensors[0]);
@@ -822,7 +821,7 @@ class HarpBackend : public c10d::Backend
 		if (tensors.size() == 1)
 			return allreduce_each(OpType::ALLREDUCE_COALESCED,
 					      "harp:all_reduce_coalesced", tensors, opts);
-		/* One operation on one range costs less than many small ones. */
+		/* One operation on a joined tensor costs less than many small ones. */
 		std::vector<Tensor> flat;
 		for (const Tensor &tensor : tensors)
 			flat.push_back(
@@ -849,7 +848,7 @@ class HarpBackend : public c10d::Backend
 	intrusive_ptr<Work> allreduce_sparse(std::vector<Tensor> &tensors,
 					     const c10d::AllreduceOptions &opts) override
 	{
-		return allreduce(tensors, opts); /* which refuses them */
+		return allreduce(tensors, opts); /* throws for sparse tensors */
 	}
 
 	intrusive_ptr<Work> reduce(std::vector<Tensor> &tensors,
@@ -945,12 +944,11 @@ class HarpBackend : public c10d::Backend
 		Plan plan = make_plan(OpType::ALLGATHER_COALESCED, name, opts);
 
 		if (outputs.size() != static_cast<size_t>(size_))
-			refuse(name, outputs.size(), " lists of outputs were given for ", size_,
-			       " ranks");
+			refuse(name, outputs.size(), " lists of outputs for ", size_, " ranks");
 		for (const std::vector<Tensor> &list : outputs)
 			if (list.size() != inputs.size())
 				refuse(name, "a list of outputs has ", list.size(),
-				       " tensors, and the inputs are ", inputs.size());
+				       " tensors, but there are ", inputs.size(), " inputs");
 		for (size_t i = 0; i < inputs.size(); i++) {
 			std::vector<Tensor> blocks;
 
@@ -1083,7 +1081,7 @@ class HarpBackend : public c10d::Backend
 		return run(std::move(plan), opts.asyncOp);
 	}
 
-	/* A barrier whose timeout names the missing ranks, which the library's does; all of them. */
+	/* The timeout error of the library's barrier names all missing ranks. */
 	void monitoredBarrier(const c10d::BarrierOptions &opts, bool) override
 	{
 		Plan plan = make_plan(OpType::BARRIER, "harp:monitored_barrier", opts);
@@ -1095,14 +1093,14 @@ class HarpBackend : public c10d::Backend
 	void startCoalescing() override
 	{
 		if (coalesced_)
-			refuse("harp:coalescing", "it has begun already");
+			refuse("harp:coalescing", "startCoalescing() was already called");
 		coalesced_.emplace(OpType::COALESCED, "harp:coalesced", timeout_);
 	}
 
 	intrusive_ptr<Work> endCoalescing() override
 	{
 		if (!coalesced_)
-			refuse("harp:coalescing", "it has not begun");
+			refuse("harp:coalescing", "startCoalescing() was not called");
 		Plan plan = std::move(*coalesced_);
 
 		coalesced_.reset();
@@ -1133,14 +1131,15 @@ class HarpBackend : public c10d::Backend
       private:
 	template <typename Opts> Plan make_plan(OpType type, const char *name, const Opts &opts)
 	{
-		/* As a call of the library takes 0 for the group's, which setTimeout() changes. */
+		/* Never passes 0: for the library that is the group's first timeout, before
+		 * setTimeout(). */
 		return Plan(type, name, opts.timeout.count() > 0 ? opts.timeout : timeout_);
 	}
 
 	static std::vector<Tensor> &one(const char *name, std::vector<Tensor> &tensors)
 	{
 		if (tensors.size() != 1)
-			refuse(name, "one tensor is expected, and ", tensors.size(), " were given");
+			refuse(name, tensors.size(), " tensors: pass one");
 		check_dense(name, tensors[0]);
 		return tensors;
 	}
@@ -1158,30 +1157,30 @@ class HarpBackend : public c10d::Backend
 			  const Tensor &like) const
 	{
 		if (blocks.size() != static_cast<size_t>(size_))
-			refuse(name, blocks.size(), " tensors were given for ", size_, " ranks");
+			refuse(name, blocks.size(), " tensors for ", size_, " ranks");
 		for (const Tensor &block : blocks)
 			same_type(name, block, like);
 	}
 
-	/* A rank's own tensor in its list is as large as the one that it sends or receives. */
+	/* A rank's own tensor in its list must have the size of the tensor that it sends or
+	 * receives. */
 	void check_own(const char *name, const std::vector<Tensor> &blocks, const Tensor &own) const
 	{
 		const Tensor &block = blocks[static_cast<size_t>(rank_)];
 
 		if (block.numel() != own.numel())
 			refuse(name, "tensor ", rank_, " of the list has ", block.numel(),
-			       " elements, and the other tensor of rank ", rank_, " has ",
+			       " elements, but the other tensor of rank ", rank_, " has ",
 			       own.numel());
 	}
 
-	/* The one list of tensors, one for each rank. */
+	/* Returns the only list, which must have a tensor for each rank. */
 	const std::vector<Tensor> &blocks_of(const char *name,
 					     const std::vector<std::vector<Tensor>> &lists,
 					     const Tensor &like) const
 	{
 		if (lists.size() != 1)
-			refuse(name, "one list of tensors is expected, and ", lists.size(),
-			       " were given");
+			refuse(name, lists.size(), " lists of tensors: pass one");
 		check_blocks(name, lists[0], like);
 		check_own(name, lists[0], like);
 		return lists[0];
@@ -1206,7 +1205,7 @@ class HarpBackend : public c10d::Backend
 					 scale);
 	}
 
-	/* Blocks of one size need no counts; an alltoall always has them. */
+	/* Blocks of equal size need no counts, except in an alltoall. */
 	static bool need_counts(const Call &call, const std::vector<Tensor> &blocks)
 	{
 		return call.call.op == HARP_COLL_ALLTOALL ||
@@ -1256,17 +1255,17 @@ class HarpBackend : public c10d::Backend
 		return run(std::move(plan), opts.asyncOp);
 	}
 
-	/* Outputs and inputs of which one has `world` times the elements of the other. */
+	/* Each wide tensor must have `world` times the elements of its narrow one. */
 	void check_pairs(const char *name, const std::vector<Tensor> &wide,
 			 const std::vector<Tensor> &narrow) const
 	{
 		if (wide.size() != narrow.size())
-			refuse(name, "as many outputs as inputs are expected");
+			refuse(name, "the numbers of outputs and inputs differ");
 		for (size_t i = 0; i < wide.size(); i++) {
 			same_type(name, wide[i], narrow[i]);
 			if (wide[i].numel() != narrow[i].numel() * size_)
 				refuse(name, "the larger tensor has ", wide[i].numel(),
-				       " elements, and needs ", size_, " times ",
+				       " elements, but needs ", size_, " times ",
 				       narrow[i].numel());
 		}
 	}
@@ -1359,7 +1358,7 @@ class HarpBackend : public c10d::Backend
 		move(plan.copies, coalesced_->copies);
 	}
 
-	/* Callbacks of Python's and stores of Python's need the GIL meanwhile. */
+	/* Releases the GIL, which callbacks and stores in Python need. */
 	void close()
 	{
 		std::optional<py::gil_scoped_release> release;
@@ -1381,7 +1380,7 @@ class HarpBackend : public c10d::Backend
 		}
 		if (!group)
 			return;
-		/* Closing may join the thread that calls back. */
+		/* Closing may join the library's thread, which runs callbacks. */
 		if (is_in_callback)
 			std::thread([group, keys = std::shared_ptr<StoreKeys>(std::move(keys_))] {
 				harp_coll_close(group);
@@ -1401,9 +1400,9 @@ class HarpBackend : public c10d::Backend
 	std::optional<Plan> coalesced_;
 };
 
-/* ---- the largest gradients ----------------------------------------------------------------------------------- */
+/* ---- the largest gradients ------------------------------------------------------------------- */
 
-/* NaN as the largest: a training must not lose sight of it. */
+/* NaN counts as infinity, so that it is exchanged. */
 template <typename T> float magnitude_of(T value)
 {
 	const float magnitude = std::abs(static_cast<float>(value));
@@ -1411,7 +1410,7 @@ template <typename T> float magnitude_of(T value)
 	return std::isnan(magnitude) ? std::numeric_limits<float>::infinity() : magnitude;
 }
 
-/* The count-th largest; changes the order. */
+/* Returns the count-th largest; reorders the magnitudes. */
 float nth_largest(std::vector<float> &magnitudes, size_t count)
 {
 	const auto nth = magnitudes.begin() + static_cast<std::ptrdiff_t>(count - 1);
@@ -1420,9 +1419,9 @@ float nth_largest(std::vector<float> &magnitudes, size_t count)
 	return *nth;
 }
 
-constexpr size_t block = 16; /* elements; a constant, so that the compiler makes vectors of loops */
+constexpr size_t block = 16; /* elements; constant, so that the compiler vectorizes loops */
 
-/* Adds addend, where there is one. Is any magnitude at least threshold? */
+/* Adds addend, unless it is null. True: a magnitude is at least threshold. */
 template <typename T>
 bool block_reaches(T *__restrict__ values, const T *__restrict__ addend, size_t count,
 		   float threshold)
@@ -1437,11 +1436,11 @@ bool block_reaches(T *__restrict__ values, const T *__restrict__ addend, size_t 
 	return below < count;
 }
 
-/* Adds addend, where there is one, and returns what is at least threshold, in ascending order. */
+/* Adds addend, unless it is null. Returns the indices of magnitudes of at least threshold. */
 template <typename T>
 std::vector<int32_t> candidates_of(T *values, const T *addend, size_t size, float threshold)
 {
-	std::vector<int32_t> found;
+	std::vector<int32_t> indices;
 
 	for (size_t start = 0; start < size; start += block) {
 		const T *added = addend ? addend + start : nullptr;
@@ -1452,14 +1451,14 @@ std::vector<int32_t> candidates_of(T *values, const T *addend, size_t size, floa
 			    : block_reaches(values + start, added, end - start, threshold))
 			for (size_t i = start; i < end; i++)
 				if (magnitude_of(values[i]) >= threshold)
-					found.push_back(static_cast<int32_t>(i));
+					indices.push_back(static_cast<int32_t>(i));
 	}
-	return found;
+	return indices;
 }
 
 /*
- * A threshold estimated from a sample leaves few candidates. If they are fewer than count, the
- * estimate was too high, and all elements are candidates.
+ * Estimates the threshold from a sample, which leaves few candidates. If there are fewer than
+ * count, the estimate was too high, and all elements become candidates.
  */
 template <typename T>
 std::vector<int32_t> largest_of(T *values, const T *addend, size_t size, size_t count)
@@ -1475,11 +1474,11 @@ std::vector<int32_t> largest_of(T *values, const T *addend, size_t size, size_t 
 		threshold = nth_largest(magnitudes,
 					std::min(magnitudes.size(), count / stride * 6 / 5 + 16));
 	}
-	std::vector<int32_t> found = candidates_of(values, addend, size, threshold);
-	if (found.size() < count)
-		found = candidates_of<T>(values, nullptr, size, 0);
+	std::vector<int32_t> candidates = candidates_of(values, addend, size, threshold);
+	if (candidates.size() < count)
+		candidates = candidates_of<T>(values, nullptr, size, 0);
 	magnitudes.clear();
-	for (const int32_t i : found)
+	for (const int32_t i : candidates)
 		magnitudes.push_back(magnitude_of(values[i]));
 	threshold = nth_largest(magnitudes, count);
 	size_t equal =
@@ -1487,17 +1486,17 @@ std::vector<int32_t> largest_of(T *values, const T *addend, size_t size, size_t 
 							  [&](float magnitude) {
 								  return magnitude > threshold;
 							  }));
-	std::vector<int32_t> kept;
+	std::vector<int32_t> largest_indices;
 
-	for (const int32_t i : found) {
+	for (const int32_t i : candidates) {
 		const float magnitude = magnitude_of(values[i]);
 
 		if (magnitude < threshold || (magnitude == threshold && equal == 0))
 			continue;
 		equal -= magnitude == threshold;
-		kept.push_back(i);
+		largest_indices.push_back(i);
 	}
-	return kept;
+	return largest_indices;
 }
 
 /* hooks.largest() */
@@ -1505,27 +1504,27 @@ Tensor largest(const Tensor &gradients, int64_t count, const std::optional<Tenso
 {
 	static const char name[] = "largest";
 	const Tensor &values = residual ? *residual : gradients;
-	std::vector<int32_t> found;
+	std::vector<int32_t> indices;
 
 	for (const Tensor &tensor : { gradients, values }) {
 		check_dense(name, tensor);
 		if (!is_plain(tensor) || tensor.numel() != gradients.numel() ||
 		    tensor.scalar_type() != gradients.scalar_type())
-			refuse(name, "gradients and residual are contiguous, and of one type and "
-				     "size");
+			refuse(name, "gradients and residual must be contiguous, with the same "
+				     "type and size");
 	}
 	if (count < 1 || count > gradients.numel() || gradients.numel() > INT32_MAX)
-		refuse(name, count, " of ", gradients.numel(), " elements");
+		refuse(name, "cannot select ", count, " of ", gradients.numel(), " elements");
 	AT_DISPATCH_FLOATING_TYPES_AND2(
 		at::kHalf, at::kBFloat16, gradients.scalar_type(), name, [&] {
-			found = largest_of(values.data_ptr<scalar_t>(),
-					   residual ? gradients.data_ptr<scalar_t>() : nullptr,
-					   count_of(values), static_cast<size_t>(count));
+			indices = largest_of(values.data_ptr<scalar_t>(),
+					     residual ? gradients.data_ptr<scalar_t>() : nullptr,
+					     count_of(values), static_cast<size_t>(count));
 		});
-	return at::tensor(found, at::kInt);
+	return at::tensor(indices, at::kInt);
 }
 
-/* ---- for Python --------------------------------------------------------------------------------------------- */
+/* ---- for Python ------------------------------------------------------------------------------ */
 
 HarpBackend &harp_backend(const intrusive_ptr<c10d::Backend> &backend)
 {
@@ -1537,7 +1536,7 @@ HarpBackend &harp_backend(const intrusive_ptr<c10d::Backend> &backend)
 	return *harp;
 }
 
-/* What is open when the process ends: messages of completed operations leave first. */
+/* Closes all groups at the end of the process, after sending messages of completed operations. */
 void close_all()
 {
 	std::lock_guard<std::mutex> lock(open_lock);

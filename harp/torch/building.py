@@ -21,14 +21,14 @@ from harp import _paths
 from harp.errors import Exit, HarpError
 
 NAME = "harp_torch_backend"
-OLDEST, NEWEST = (2, 13), (2, 14)  # releases of torch that this HARP is known to fit
+OLDEST, NEWEST = (2, 13), (2, 14)  # releases of torch for which the backend is known to compile
 
 _SOURCE = Path(__file__).with_name("backend.cpp")
 _HEADER = "harp_coll.h"
 
 
 def _header_dir() -> Path:
-    """Where libharp-coll's header is: this folder where installed, coll/ in the source tree."""
+    """Return the folder of libharp-coll's header: this one if installed, coll/ in a source tree."""
     tree = _SOURCE.parent.parent.parent / "coll"
     for folder in (_SOURCE.parent, tree):
         if (folder / _HEADER).is_file():
@@ -41,7 +41,7 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 def check_release(version: str) -> None:
-    """Refuses a torch that is too old; a newer one may work."""
+    """Raise HarpError for a torch that is too old. A newer one than NEWEST may work."""
     if _release(version) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise HarpError(
@@ -51,7 +51,7 @@ def check_release(version: str) -> None:
 
 
 def cache_dir(version: str) -> Path:
-    """Where the compiled backend for this torch, Python and HARP belongs."""
+    """Return the folder of the backend that is compiled for this torch, Python and HARP."""
     root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     digest = hashlib.sha256()
     for part in (_SOURCE.read_bytes(), (_header_dir() / _HEADER).read_bytes()):
@@ -85,8 +85,8 @@ def _compile(version: str, target: Path) -> None:
     missing = _missing_tools()
     if missing:
         raise HarpError(
-            "the harp backend is compiled at its first use, and this machine lacks "
-            f"{', '.join(missing)}; install that, or copy {target.parent} from a machine with the "
+            "the harp backend must be compiled at its first use, but this machine lacks "
+            f"{', '.join(missing)}; install it, or copy {target.parent} from a machine with the "
             "same torch, Python and HARP",
             Exit.MISSING,
         )
@@ -113,19 +113,20 @@ def _compile(version: str, target: Path) -> None:
             log = target.parent / "error.log"
             log.write_text(str(error))
             newest = ".".join(map(str, NEWEST))
-            why = (
+            reason = (
                 f"it is newer than {newest}, the newest known to work; install torch {newest}"
                 if _release(version) > NEWEST
-                else f"the compiler's words are in {log}"
+                else f"the compiler's output is in {log}"
             )
             raise HarpError(
-                f"the harp backend could not be compiled for torch {version}: {why}", Exit.FAILURE
+                f"the harp backend cannot be compiled for torch {version}: {reason}", Exit.FAILURE
             ) from None
         (Path(work) / f"{NAME}.so").replace(target)
 
 
 @cache
 def module() -> ModuleType:
+    """Return the compiled backend; compile it if necessary."""
     import torch
 
     version = torch.__version__
@@ -138,11 +139,11 @@ def module() -> ModuleType:
             lock = (folder / "lock").open("w")
         except OSError as error:
             raise HarpError(
-                f"no place for the compiled backend: {error}; set XDG_CACHE_HOME to a folder that "
-                "can be written",
+                f"the compiled backend cannot be stored: {error}; set XDG_CACHE_HOME to a writable "
+                "folder",
                 Exit.FAILURE,
             ) from None
-        with lock:  # ranks of one host compile once
+        with lock:  # one rank of the host compiles
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not path.is_file():
                 _compile(version, path)
@@ -150,7 +151,7 @@ def module() -> ModuleType:
         return _load(path)
     except ImportError as error:
         raise HarpError(
-            f"the compiled backend {path} can't be loaded: {error}; remove {folder}, and it is "
-            "compiled again",
+            f"the compiled backend {path} cannot be loaded: {error}; remove {folder} to compile it "
+            "again",
             Exit.FAILURE,
         ) from None

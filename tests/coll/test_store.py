@@ -148,7 +148,7 @@ def test_another_program_listens() -> None:
 
         thread = threading.Thread(target=answer)
         thread.start()
-        with pytest.raises(ConnectionError, match="no store of HARP's"):
+        with pytest.raises(ConnectionError, match="not HARP's key-value store"):
             TcpStore("localhost", listener.getsockname()[1], timeout_s=5)
         thread.join()
 
@@ -192,8 +192,8 @@ def test_job(environment: dict[str, str], expected: tuple[int, int, str, int]) -
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        (TORCHRUN | {"RANK": "8"}, "rank 8 is not one of a world of 8"),
-        (TORCHRUN | {"RANK": "x"}, "RANK='x' is no number"),
+        (TORCHRUN | {"RANK": "8"}, "rank 8 is not in a world of 8 ranks"),
+        (TORCHRUN | {"RANK": "x"}, "RANK='x' is not a number"),
         (TORCHRUN | {"MASTER_PORT": "70000"}, "port 70000"),
         ({"PMI_RANK": "0", "PMI_SIZE": "2"}, "MASTER_ADDR is not set"),
     ],

@@ -168,7 +168,7 @@ void net_unload(void)
 	}
 }
 
-const struct harp_coll_net *net_facts(void)
+const struct harp_coll_net *net_info(void)
 {
 	return &net.facts;
 }

@@ -69,9 +69,9 @@ def test_bad_calls() -> None:
     from harp.torch import hooks
 
     ones = torch.ones(4)
-    with pytest.raises(ValueError, match="gradients and residual are contiguous"):
+    with pytest.raises(ValueError, match="gradients and residual must be contiguous"):
         hooks.largest(ones, 1, torch.ones(5))
-    with pytest.raises(ValueError, match="largest: 5 of 4 elements"):
+    with pytest.raises(ValueError, match="largest: cannot select 5 of 4 elements"):
         hooks.largest(ones, 5)
     with pytest.raises(ValueError, match="warmup_steps -1 is negative"):
         hooks.topk(0.5, warmup_steps=-1)

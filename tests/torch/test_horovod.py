@@ -38,21 +38,21 @@ def test_functions(world: int) -> None:
         "ValueError: harp.horovod is not initialized: call hvd.init() first",
         "RuntimeError: optimizer.zero_grad() between backward() and step(): call step() or "
         "synchronize() first",
-        "RuntimeError: more than 1 backward passes before optimizer.step(): give "
-        "DistributedOptimizer their number as backward_passes_per_step",
+        "RuntimeError: more than 1 backward passes before optimizer.step(): pass their number to "
+        "DistributedOptimizer as backward_passes_per_step",
         "ValueError: named_parameters lacks 1 parameters of the optimizer",
-        "ValueError: named_parameters has a name twice: table.weight",
-        "ValueError: named_parameters are pairs, as model.named_parameters() gives them",
+        "ValueError: named_parameters has duplicate names: table.weight",
+        "ValueError: named_parameters must be pairs, as from model.named_parameters()",
         "ValueError: harp.horovod has no process sets: use torch.distributed.new_group",
         "ValueError: backward_passes_per_step=0 is not 1 or more",
         "AttributeError: harp.horovod has no Adasum: use Average, and scale the learning rate with "
         "hvd.size()",
-        "AttributeError: neither harp.horovod nor Horovod has no_such_name",
-        "ValueError: hvd.allreduce: give op, and not average, which it replaces",
+        "AttributeError: module 'harp.horovod' has no attribute 'no_such_name'",
+        "ValueError: hvd.allreduce: pass op or average, not both",
         "ValueError: harp.horovod has no process sets: use torch.distributed.new_group",
         f"ValueError: hvd.broadcast: root_rank {world} is not 0 to {world - 1}",
-        "ValueError: harp.horovod moves CPU tensors, not those of meta",
-        "ValueError: hvd.allgather: a tensor without dimensions has no first one to join",
+        "ValueError: harp.horovod supports CPU tensors only, not meta: copy it to the CPU",
+        "ValueError: hvd.allgather: a tensor needs at least one dimension: use reshape(1)",
     ]
     assert result.stdout.splitlines() == expected
 
@@ -103,8 +103,7 @@ def test_missing_modules_and_scripts(tmp_path: Path) -> None:
     script.write_text("import horovod.tensorflow\n", encoding="ascii")
     result = run_isolated([sys.executable, "-m", "harp.horovod", str(script)])
     assert result.stderr.splitlines()[-1] == (
-        "ModuleNotFoundError: harp.horovod has no module horovod.tensorflow: it is horovod.torch "
-        "alone"
+        "ModuleNotFoundError: harp.horovod has no module horovod.tensorflow: use horovod.torch"
     )
     result = run_isolated([sys.executable, "-m", "harp.horovod", "nothing.py"])
     assert (result.returncode, result.stderr) == (2, "harp: error: there is no script nothing.py\n")

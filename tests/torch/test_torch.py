@@ -96,13 +96,13 @@ def test_tuning(tmp_path: Path) -> None:
         ["0.1", "50.0"],
         ["10", "100.0"],
     ]
-    assert best.endswith("harp: DDP now has the buckets of bucket_cap_mb=0.1")
-    assert kept.endswith("harp: no size is better than the present one, which stays")
+    assert best.endswith("harp: DDP now uses bucket_cap_mb=0.1")
+    assert kept.endswith("harp: no size is better than the current one, which DDP keeps")
     assert advice.endswith("harp: DistributedDataParallel(model, bucket_cap_mb=0.1) is faster")
-    assert "can't be changed in place: its built-in hook" in builtin
+    assert "cannot change the buckets of this DDP: its built-in hook" in builtin
     assert "DistributedDataParallel(model, bucket_cap_mb=SIZE)" in builtin
-    assert steps == "ValueError: tune: steps=0 measures nothing: give 1 or more"
-    assert sizes == "ValueError: tune: sizes_mb=[0] are not sizes above 0 MiB"
+    assert steps == "ValueError: tune: steps=0 is not 1 or more"
+    assert sizes == "ValueError: tune: sizes_mb=[0]: sizes must be above 0 MiB"
     assert other == "TypeError: tune: Net is not a DistributedDataParallel"
 
 
@@ -170,16 +170,16 @@ def test_store_server_is_stopped(tmp_path: Path) -> None:
 def test_bad_calls(tmp_path: Path) -> None:
     messages = [
         "all_reduce: sparse tensors are not supported",
-        "all_reduce: a tensor is on meta, and harp moves CPU tensors",
+        "all_reduce: a tensor is on meta, but harp supports only CPU tensors",
         "band is not defined for float32",
-        "PREMUL_SUM is NCCL's only",
-        "there is no reduction of Float8_e4m3fn tensors",
-        "one tensor is expected, and 2 were given",
-        "the larger tensor has 2 elements, and needs 2 times 3",
-        "3 tensors were given for 2 ranks",
+        "PREMUL_SUM is only for NCCL",
+        "no reduction supports Float8_e4m3fn tensors",
+        ": 2 tensors: pass one",
+        "the larger tensor has 2 elements, but needs 2 times 3",
+        "3 tensors for 2 ranks",
         "destination rank should not be the same",
-        "all_gather: tensor {0} of the list has 4 elements, and the other tensor of rank {0} has 3",
-        "scatter: tensor {0} of the list has 4 elements, and the other tensor of rank {0} has 3",
+        "all_gather: tensor {0} of the list has 4 elements, but the other tensor of rank {0} has 3",
+        "scatter: tensor {0} of the list has 4 elements, but the other tensor of rank {0} has 3",
         "alltoall: rank {0} sends itself 1 elements and expects 2",
     ]
     for rank, texts in results(tmp_path, "bad_calls", 2).items():
@@ -207,7 +207,7 @@ def compile_error(tmp_path: Path, code: str, **env: str) -> str:
 def test_no_compiler(tmp_path: Path) -> None:
     text = compile_error(tmp_path, "", CXX="no-such-compiler")
     assert re.search(
-        r"this machine lacks a C\+\+ compiler \(no-such-compiler\); install that", text
+        r"this machine lacks a C\+\+ compiler \(no-such-compiler\); install it", text
     )
 
 
