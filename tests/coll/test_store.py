@@ -107,7 +107,9 @@ def test_a_client_that_reads_no_reply_is_dropped(
         sock.connect(("127.0.0.1", served.port))
         nonce = sock.recv(4096)[len(store_module.GREETING) :]
         (client,) = (
-            each_client for each_client in served._server.clients if not each_client.is_known
+            each_client
+            for each_client in served._server.clients
+            if not each_client.is_authenticated
         )
         server_socket = client.transport.get_extra_info("socket")
         server_socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)

@@ -206,9 +206,7 @@ def compile_error(tmp_path: Path, code: str, **env: str) -> str:
 
 def test_no_compiler(tmp_path: Path) -> None:
     text = compile_error(tmp_path, "", CXX="no-such-compiler")
-    assert re.search(
-        r"this machine lacks a C\+\+ compiler \(no-such-compiler\); install it", text
-    )
+    assert re.search(r"this machine lacks a C\+\+ compiler \(no-such-compiler\); install it", text)
 
 
 def test_old_torch(tmp_path: Path) -> None:
