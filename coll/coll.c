@@ -17,7 +17,8 @@ static const char forked_text[] =
 	"this process was forked while a group was open and shares connections with its "
 	"parent; open groups after fork(), or start workers with spawn or exec";
 
-static int coll_refuse(char *error, size_t error_bytes, int rc, const char *text)
+/* Writes a text and returns rc. */
+static int coll_error(char *error, size_t error_bytes, int rc, const char *text)
 {
 	if (error && error_bytes)
 		snprintf(error, error_bytes, "%s", text);
@@ -31,7 +32,7 @@ static int group_check_options(const struct harp_coll_options *options, char *er
 	const struct harp_coll_store *store = &options->store;
 
 	if (options->size != sizeof(*options) || store->size != sizeof(*store))
-		return coll_refuse(
+		return coll_error(
 			error, bytes, -EINVAL,
 			"the caller was built for another version of libharp-coll; rebuild it");
 	if (options->world < 1 || options->world > HARP_COLL_WORLD_MAX || options->rank < 0 ||
@@ -42,17 +43,17 @@ static int group_check_options(const struct harp_coll_options *options, char *er
 		return -EINVAL;
 	}
 	if (!options->name || !*options->name || strlen(options->name) >= COLL_NAME_BYTES)
-		return coll_refuse(error, bytes, -EINVAL, "a group's name must have 1 to 64 bytes");
+		return coll_error(error, bytes, -EINVAL, "a group's name must have 1 to 64 bytes");
 	for (const char *at = options->name; *at; at++)
 		if (!isgraph((unsigned char)*at))
-			return coll_refuse(
+			return coll_error(
 				error, bytes, -EINVAL,
 				"a group's name must have printable characters and no spaces");
 	if (options->world > 1 && (!store->set || !store->get || !store->wait))
-		return coll_refuse(error, bytes, -EINVAL,
-				   "no key-value store: set, get and wait are required");
+		return coll_error(error, bytes, -EINVAL,
+				  "no key-value store: set, get and wait are required");
 	if (options->timeout_ms < 0)
-		return coll_refuse(error, bytes, -EINVAL, "timeout_ms is negative");
+		return coll_error(error, bytes, -EINVAL, "timeout_ms is negative");
 	if (algo_check_settings()) {
 		snprintf(error, bytes, "HARP_COLL_ALGO=%s: must be empty or ring",
 			 algo_check_settings());
@@ -70,7 +71,7 @@ static int group_wire(const struct harp_coll_options *options, char *error, size
 	if (wire == HARP_COLL_WIRE_DEFAULT)
 		wire = text && *text ? call_wire_parse(text) : HARP_COLL_WIRE_NATIVE;
 	else if ((unsigned)wire >= HARP_COLL_WIRES)
-		return coll_refuse(error, bytes, -EINVAL, "options.wire is not a wire format");
+		return coll_error(error, bytes, -EINVAL, "options.wire is not a wire format");
 	if (wire < 0)
 		snprintf(error, bytes, "HARP_COLL_WIRE=%.32s: must be native, float16 or bfloat16",
 			 text);
@@ -233,7 +234,7 @@ API int harp_coll_open(const struct harp_coll_options *options, struct harp_coll
 	}
 	error[0] = '\0';
 	if (atomic_load(&runtime.is_child))
-		return coll_refuse(error, error_bytes, -EOWNERDEAD, forked_text);
+		return coll_error(error, error_bytes, -EOWNERDEAD, forked_text);
 	rc = group_check_options(options, error, error_bytes);
 	if (rc == 0)
 		rc = wire = group_wire(options, error, error_bytes);
@@ -392,12 +393,6 @@ static void request_copy_input(const struct harp_coll_request *op)
 		memcpy(out, in, count * harp_coll_dtype_bytes(op->call.dtype));
 }
 
-static void coll_fail_text(struct harp_coll *group, char *error, size_t error_bytes)
-{
-	if (error && error_bytes)
-		snprintf(error, error_bytes, "%s", group->error_text);
-}
-
 /* On success, returns with the lock held and the operation queued or done. */
 static int request_begin(struct harp_coll *group, const struct harp_coll_call *call,
 			 struct harp_coll_request **out, char *error, size_t error_bytes)
@@ -412,14 +407,13 @@ static int request_begin(struct harp_coll *group, const struct harp_coll_call *c
 	}
 	error[0] = '\0';
 	if (atomic_load(&runtime.is_child))
-		return coll_refuse(error, error_bytes, -EOWNERDEAD, forked_text);
+		return coll_error(error, error_bytes, -EOWNERDEAD, forked_text);
 	rc = call_check(group, call, error, error_bytes);
 	if (rc)
 		return rc;
 	runtime_lock();
 	if (group->state != GROUP_OPEN) {
-		rc = group->error;
-		coll_fail_text(group, error, error_bytes);
+		rc = coll_error(error, error_bytes, group->error, group->error_text);
 		runtime_unlock();
 		return rc;
 	}
@@ -439,7 +433,7 @@ static int request_begin(struct harp_coll *group, const struct harp_coll_call *c
 		if (op)
 			op_put(op);
 		runtime_unlock();
-		return coll_refuse(error, error_bytes, -ENOMEM, "no memory");
+		return coll_error(error, error_bytes, -ENOMEM, "no memory");
 	}
 	op->source = -1;
 	op->received = 0;
@@ -462,7 +456,7 @@ static int request_begin(struct harp_coll *group, const struct harp_coll_call *c
 		if (rc) {
 			op_put(op);
 			runtime_unlock();
-			return coll_refuse(error, error_bytes, rc, strerror(-rc));
+			return coll_error(error, error_bytes, rc, strerror(-rc));
 		}
 		group_set_active(group);
 	}
@@ -503,8 +497,8 @@ API int harp_coll_run(struct harp_coll *group, const struct harp_coll_call *call
 	runtime_unlock();
 	runtime_wait(&op->result, 0);
 	rc = atomic_load_explicit(&op->result, memory_order_acquire);
-	if (rc && error && error_bytes)
-		snprintf(error, error_bytes, "%s", op->error ? op->error : strerror(-rc));
+	if (rc)
+		coll_error(error, error_bytes, rc, op->error ? op->error : strerror(-rc));
 	runtime_lock();
 	op_put(op);
 	runtime_unlock();

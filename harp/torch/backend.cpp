@@ -14,7 +14,7 @@
  * group joins the library's thread, so the closing thread must not hold the GIL.
  *
  * Store. The group uses a clone of the store, because a thread of the application may wait for
- * minutes in the store itself. Each request runs in a thread of its own, because a store whose
+ * minutes in the store itself. Each request runs in a separate thread, because a store whose
  * server is stopped or unreachable never answers.
  *
  * Compiled on the user's machine (harp/torch/building.py), because c10d has no stable ABI.
