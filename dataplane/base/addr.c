@@ -32,16 +32,16 @@ bool addr_is_unicast(const struct harp_addr *addr)
 	return b[0] != 0xff && !addr_is_zero(addr) && !addr_equal(addr, &loopback);
 }
 
-unsigned addr_common_bits(const struct harp_addr *a, const struct harp_addr *b, unsigned most)
+unsigned addr_common_bits(const struct harp_addr *a, const struct harp_addr *b, unsigned max_bits)
 {
 	unsigned bits = 0;
 
-	while (bits < most && a->bytes[bits / 8] == b->bytes[bits / 8])
+	while (bits < max_bits && a->bytes[bits / 8] == b->bytes[bits / 8])
 		bits += 8;
-	if (bits < most)
+	if (bits < max_bits)
 		bits += (unsigned)__builtin_clz((unsigned)(a->bytes[bits / 8] ^ b->bytes[bits / 8])
 						<< 24);
-	return bits < most ? bits : most;
+	return bits < max_bits ? bits : max_bits;
 }
 
 struct harp_addr addr_masked(const struct harp_addr *addr, unsigned bits)

@@ -20,7 +20,7 @@ static inline bool addr_is_zero(const struct harp_addr *addr)
 
 	return addr_equal(addr, &zero);
 }
-/* The unspecified address of either family: every own address. */
+/* The unspecified address of either family, which stands for all local addresses. */
 static inline bool addr_is_any(const struct harp_addr *addr)
 {
 	static const struct harp_addr any_v4 = { .bytes = { [10] = 0xff, [11] = 0xff } };
@@ -29,9 +29,9 @@ static inline bool addr_is_any(const struct harp_addr *addr)
 }
 /* True if the address can belong to a host and is not loopback. */
 bool addr_is_unicast(const struct harp_addr *addr);
-/* Number of equal leading bits, at most `most`. */
-unsigned addr_common_bits(const struct harp_addr *a, const struct harp_addr *b, unsigned most);
-/* The address with only its first bits. */
+/* Number of equal leading bits, at most max_bits. */
+unsigned addr_common_bits(const struct harp_addr *a, const struct harp_addr *b, unsigned max_bits);
+/* The address with all but its first bits set to zero. */
 struct harp_addr addr_masked(const struct harp_addr *addr, unsigned bits);
 
 #endif

@@ -5,9 +5,9 @@
  * RFC 1071 section 2(B), 2(C): a one's-complement sum may use the machine's byte order and wider
  * words. Each 64-bit word is split into 32-bit halves, which are added into 64-bit lanes. Those
  * cannot overflow below 2^32 words, so the loop has no carries and the compiler vectorizes it. On
- * x86-64 it is compiled twice, for AVX2 and for the baseline; a variant adds 16-bit words by
- * AVX-512's dot product. Flags that libgcc fills at load time choose. (ifunc resolves too early for
- * sanitizers, and not at all on other C libraries.)
+ * x86-64 it is compiled twice, for AVX2 and for the baseline; a third variant adds 16-bit words by
+ * AVX-512's dot product. Calls select a variant by the CPU flags that libgcc reads at load time.
+ * (ifunc resolves too early for sanitizers, and not at all on other C libraries.)
  */
 #include "base/checksum.h"
 
@@ -30,7 +30,7 @@ static inline uint64_t csum_load64(const uint8_t *p)
 	return w;
 }
 
-/* Adds the bytes after the last block. The following additions cannot overflow. */
+/* Sums the bytes after the last block. The caller can add to the result without overflow. */
 static inline uint64_t csum_tail(uint8_t *dst, const uint8_t *src, size_t len, bool copy)
 {
 	uint64_t sum = 0, last = 0;
@@ -56,7 +56,7 @@ static inline uint64_t csum_tail(uint8_t *dst, const uint8_t *src, size_t len, b
 /*
  * The main loop. `copy` is a constant in every call, so each caller gets its own version. An
  * iteration adds two vectors, so that additions do not depend on each other. Each is loaded once
- * (volatile): compilers would load it for each use, and most loads cross cache lines. The lanes
+ * (volatile): compilers would load it for each use, and most loads cross cache lines. The sums
  * overflow at 2^34 bytes.
  */
 #define CSUM_STEP(at, low_sum, high_sum)                                                           \
@@ -146,8 +146,8 @@ static CSUM_FOR(CSUM_AVX512) uint64_t csum_copy_avx512(uint8_t *dst, const uint8
 {
 	return csum_loop_avx512(dst, src, len, true);
 }
-/* Excludes the first CPUs with AVX-512, which reduce their clock for it. */
-static bool csum_is_avx512(size_t len)
+/* False on the first CPUs with AVX-512, which reduce their clock for it. */
+static bool csum_can_avx512(size_t len)
 {
 	return len <= CSUM_AVX512_BYTES_MAX && __builtin_cpu_supports("avx512vbmi2") &&
 	       __builtin_cpu_supports("avx512vnni");
@@ -162,7 +162,7 @@ static CSUM_FOR("avx2") uint64_t csum_copy_avx2(uint8_t *dst, const uint8_t *src
 	return csum_loop(dst, src, len, true);
 }
 #define CSUM_CHOOSE(what, ...)                                                                     \
-	(csum_is_avx512(len)              ? csum_##what##_avx512(__VA_ARGS__)                      \
+	(csum_can_avx512(len)             ? csum_##what##_avx512(__VA_ARGS__)                      \
 	 : __builtin_cpu_supports("avx2") ? csum_##what##_avx2(__VA_ARGS__)                        \
 					  : csum_##what##_any(__VA_ARGS__))
 #else

@@ -3,7 +3,6 @@
 #include "base/memfd.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <linux/memfd.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -19,14 +18,14 @@ static int memfd_resize(int fd, size_t bytes)
 	return ftruncate(fd, (off_t)bytes) ? -errno : 0;
 }
 
-int memfd_sealed(const char *name, unsigned flags, size_t bytes, int seals)
+int memfd_sealed(const char *name, unsigned flags, size_t bytes)
 {
 	int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | flags), rc;
 
 	if (fd < 0)
 		return -errno;
 	rc = memfd_resize(fd, bytes);
-	if (!rc && fcntl(fd, F_ADD_SEALS, seals))
+	if (!rc && fcntl(fd, F_ADD_SEALS, MEMFD_SEALS))
 		rc = -errno;
 	if (!rc)
 		return fd;

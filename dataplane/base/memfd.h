@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memfd.h - memory that is shared by descriptor. */
+/* memfd.h - memory that processes share by passing a descriptor. */
 #ifndef HARP_BASE_MEMFD_H
 #define HARP_BASE_MEMFD_H
 
+#include <fcntl.h>
 #include <stddef.h>
 
-/* A memfd of that size with these seals (F_SEAL_*), closed on exec; or -errno. flags: MFD_*. */
-int memfd_sealed(const char *name, unsigned flags, size_t bytes, int seals);
+/* Fixes the size: a process that maps the memory must not get SIGBUS because another truncates
+ * it. */
+#define MEMFD_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+
+/* Creates a close-on-exec memfd with MEMFD_SEALS. flags: MFD_*. The descriptor, or -errno. */
+int memfd_sealed(const char *name, unsigned flags, size_t bytes);
 
 #endif

@@ -3,7 +3,7 @@
  * rng.h - random numbers (xoshiro256**), and the secrets of a stack.
  *
  * The numbers are not secret: some appear on the wire, and a few reveal the generator's state. So
- * keys come from getrandom(), independent of the numbers and of other keys.
+ * each key comes from getrandom() and is independent of the numbers and of other keys.
  */
 #ifndef HARP_BASE_RNG_H
 #define HARP_BASE_RNG_H

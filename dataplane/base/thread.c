@@ -3,6 +3,7 @@
 #include "base/thread.h"
 
 #include <signal.h>
+#include <time.h>
 
 int thread_start(pthread_t *id, void *(*run)(void *), void *arg, const char *name)
 {
@@ -16,4 +17,14 @@ int thread_start(pthread_t *id, void *(*run)(void *), void *arg, const char *nam
 	if (!rc)
 		pthread_setname_np(*id, name);
 	return -rc;
+}
+
+void thread_cond_init(pthread_cond_t *cond)
+{
+	pthread_condattr_t attributes;
+
+	pthread_condattr_init(&attributes);
+	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+	pthread_cond_init(cond, &attributes);
+	pthread_condattr_destroy(&attributes);
 }

@@ -9,6 +9,9 @@
  * 15 bytes. 0, or -errno. */
 int thread_start(pthread_t *id, void *(*run)(void *), void *arg, const char *name);
 
+/* Initializes a condition variable whose timeouts use the monotonic clock. */
+void thread_cond_init(pthread_cond_t *cond);
+
 /* For use between iterations of a spinning thread. */
 static inline void thread_relax(void)
 {

@@ -7,8 +7,8 @@
 #include <sys/types.h>
 
 /*
- * True for root and this process's user. In a user namespace (a rootless container) also for
- * unmapped users, which the kernel shows with one number: the host's root is one of them.
+ * True for root and this process's user. In a user namespace (a rootless container) also true for
+ * unmapped users. The kernel reports all of them, including the host's root, as one number.
  */
 bool trust_user(uid_t uid);
 

@@ -12,7 +12,7 @@
  * higher level, its timers move to lower levels: at most WHEEL_LEVELS moves each.
  *
  * Timers beyond the range of the top level (2^30 ticks, 4.9 hours) wait in its slot 0. Within an
- * era of 2^30 ticks no other timer belongs there, so there it means "when the next era begins".
+ * era of 2^30 ticks no other timer belongs there, so slot 0 means "when the next era begins".
  */
 #include "base/wheel.h"
 
@@ -106,7 +106,7 @@ static uint64_t wheel_first(const struct wheel *wheel, unsigned *level, unsigned
 	return UINT64_MAX;
 }
 
-/* Moves a slot's timers to the list of due ones, or each to a lower level. */
+/* Moves a slot's timers to lower levels, or those of level 0 to the list of due timers. */
 static void wheel_drain(struct wheel *wheel, unsigned level, unsigned slot, struct timer_list *due,
 			struct timer **last)
 {

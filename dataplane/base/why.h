@@ -6,12 +6,12 @@
 #include <stddef.h>
 
 struct why {
-	char *text; /* the caller's, size bytes; NULL: no text is needed */
+	char *text; /* the caller's buffer of size bytes; NULL: discards the text */
 	size_t size;
 	char subject[64]; /* the subject, such as "veth0 queue 3" */
 };
 
-/* Sets the subject, with which the line begins. */
+/* Sets the subject, which begins the line. */
 void __attribute__((format(printf, 2, 3))) why_about(struct why *why, const char *format, ...);
 /* Writes "subject: ...". */
 void __attribute__((format(printf, 2, 3))) why_say(const struct why *why, const char *format, ...);

@@ -4,7 +4,7 @@
  *
  * All reads use pread(). A mapping would be faster, but the owner could crash the reader by
  * truncating the file or by using another file system. A copy can only contain wrong bytes, which
- * are checked.
+ * this code checks.
  */
 #include "harp_page.h"
 
@@ -22,7 +22,6 @@
 
 #include "base/memfd.h"
 
-#define PAGE_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 #define PAGE_PARTS_MAX 64u
 #define PAGE_STRIDE_MAX 65536u
 /* Retries per call, and per record within it. An owner writes for about a microsecond per
@@ -45,7 +44,7 @@ page_fail(char *why, size_t why_len, int error, const char *format, ...)
 
 static int page_create(size_t bytes, int *out)
 {
-	int fd = memfd_sealed(HARP_PAGE_NAME, 0, bytes, PAGE_SEALS);
+	int fd = memfd_sealed(HARP_PAGE_NAME, 0, bytes);
 
 	if (fd < 0)
 		return fd;
@@ -76,7 +75,7 @@ static int page_get(int fd, uint64_t offset, void *into, size_t bytes)
 }
 
 /* True if a part lies within the page. */
-static bool page_place_valid(const struct harp_page_header *header, uint32_t part)
+static bool page_has_place(const struct harp_page_header *header, uint32_t part)
 {
 	const struct harp_page_place *place = &header->parts[part];
 	uint64_t table_end = offsetof(struct harp_page_header, parts) +
@@ -126,7 +125,7 @@ static int page_header(int fd, struct harp_page_header *header, char *why, size_
 				 parts, (unsigned long long)header->page_bytes,
 				 (long long)st.st_size);
 	for (uint32_t i = 0; i < parts && i < HARP_PAGE_PARTS; i++)
-		if (!page_place_valid(header, i))
+		if (!page_has_place(header, i))
 			return page_fail(why, why_len, -EPROTO,
 					 "the page's header is invalid: part %u exceeds the page",
 					 i);
@@ -140,7 +139,7 @@ int harp_page_check(int fd, char *why, size_t why_len)
 
 	if (seals < 0)
 		return page_fail(why, why_len, -EPERM, "not a sealed memfd");
-	if ((seals & PAGE_SEALS) != PAGE_SEALS)
+	if ((seals & MEMFD_SEALS) != MEMFD_SEALS)
 		return page_fail(why, why_len, -EPERM, "not sealed against resizing");
 	return page_header(fd, &header, why, why_len);
 }
@@ -176,7 +175,8 @@ static int page_get_locked(int fd, uint64_t lock_offset, uint64_t offset, void *
 	return -EBUSY;
 }
 
-/* Copies the common part of the page's item and the reader's. */
+/* Copies the fields that both the page's format and the reader's have; the reader's others are
+ * 0. */
 static void page_item_copy(uint8_t *item, uint32_t item_bytes, const uint8_t *source,
 			   uint32_t stride)
 {
@@ -186,22 +186,22 @@ static void page_item_copy(uint8_t *item, uint32_t item_bytes, const uint8_t *so
 	memset(item + bytes, 0, item_bytes - bytes);
 }
 
-/* True for parts whose items each begin with a seqlock. */
-static bool page_part_of_records(enum harp_page_part part)
+/* True for parts in which every item begins with a seqlock. */
+static bool page_part_has_records(enum harp_page_part part)
 {
 	return part == HARP_PAGE_FLOWS || part == HARP_PAGE_COMMS || part == HARP_PAGE_LANES;
 }
 
 /*
- * Each record has its own seqlock. All are read three times in three calls: the sequence numbers of
- * the first and last read tell which records of the middle one are consistent. The others are read
- * one by one.
+ * Each record has its own seqlock. Reads all records three times in three calls. The sequence
+ * numbers of the first and last copy tell which records of the middle copy are consistent. Reads
+ * the other records one by one.
  */
 static int page_read_records(int fd, uint64_t offset, uint8_t *items, uint32_t stride,
 			     uint32_t count)
 {
 	size_t bytes = (size_t)stride * count;
-	unsigned alone = PAGE_TRIES;
+	unsigned tries = PAGE_TRIES;
 	uint8_t *before = malloc(bytes * 2), *after = before + bytes;
 	int rc = before ? page_get(fd, offset, before, bytes) : -ENOMEM;
 
@@ -219,10 +219,10 @@ static int page_read_records(int fd, uint64_t offset, uint8_t *items, uint32_t s
 		memcpy(&last, after + at, sizeof(last));
 		if (first == last && !(first & 1))
 			continue;
-		rc = alone > 0 ? page_get_locked(fd, offset + at, offset + at, items + at, stride,
+		rc = tries > 0 ? page_get_locked(fd, offset + at, offset + at, items + at, stride,
 						 PAGE_RECORD_TRIES)
 			       : -EBUSY;
-		alone -= alone > 0;
+		tries -= tries > 0;
 		if (rc == -EBUSY) {
 			memset(items + at, 0, stride);
 			rc = 0;
@@ -254,7 +254,7 @@ int harp_page_read(int fd, enum harp_page_part part, uint32_t first, void *items
 	if (!copy)
 		return -ENOMEM;
 	offset = place->offset + sizeof(struct harp_page_lock) + (uint64_t)first * place->stride;
-	if (page_part_of_records(part))
+	if (page_part_has_records(part))
 		rc = page_read_records(fd, offset, copy, place->stride, max);
 	else
 		rc = page_get_locked(fd, place->offset, offset, copy, (size_t)max * place->stride,

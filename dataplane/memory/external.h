@@ -3,9 +3,9 @@
  * external.h - external frames refer to pieces of the application's memory that are sent in place.
  *
  * An external frame is a struct frame whose index follows those of the pool's region. It is held
- * and released like other frames. It is always a continuation frame (by ->frag), because headers
- * need a frame of the pool before it. Its bytes are within one memory region that was added to the
- * NIC; the region stays while external frames refer to it.
+ * and released like other frames. It is never the first frame of a packet, because headers need a
+ * frame of the pool. Its bytes are within one memory region that was added to the NIC; the region
+ * stays while external frames refer to it.
  */
 #ifndef HARP_MEMORY_EXTERNAL_H
 #define HARP_MEMORY_EXTERNAL_H
@@ -15,11 +15,11 @@
 /* External frames reserved for splits, so that queued data can always be sent. */
 #define EXTERNAL_RESERVE 32u
 
-/* A memory region, as added. */
+/* A memory region added to the NIC. */
 struct frame_memory {
 	const uint8_t *base;
 	size_t bytes;
-	uint32_t adds;  /* number of adds */
+	uint32_t adds;  /* calls of external_memory_add(), minus removals */
 	uint32_t users; /* external frames that refer to it */
 	bool leaving;   /* being removed: no new references */
 };

@@ -107,8 +107,8 @@ static inline bool frame_is_external(const struct frame_pool *pool, const struct
 {
 	return f->index >= pool->frame_count;
 }
-/* The frame that follows f in a GSO packet; *more packets follow *packet. The first frame of a
- * packet without payload of its own counts as empty. NULL: f is the last. */
+/* The frame that follows f in a GSO packet; *more packets follow *packet. Skips the first frame of
+ * a packet if it has no payload. NULL: f is the last frame. */
 static inline struct frame *frame_after(const struct frame *f, struct frame **packet,
 					uint32_t *more)
 {

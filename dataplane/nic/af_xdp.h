@@ -4,16 +4,16 @@
 #ifndef HARP_NIC_AF_XDP_H
 #define HARP_NIC_AF_XDP_H
 
-#include <fcntl.h>
 #include <stdbool.h>
 
+#include "base/memfd.h"
 #include "nic/af_xdp_abi.h"
 
 /*
  * One ring shared with the kernel (af_xdp.rst, "Rings"): single producer, single consumer. We
  * produce fill and tx, and consume rx and completion.
- *   our index: plain copy in `head`; published with a release store
- *   the kernel's: acquire load into `limit`, only when the old value is used up
+ *   our index: a plain copy in `head`, published with a release store
+ *   the kernel's index: loaded with acquire into `limit` when the previous value is used up
  */
 struct xsk_ring {
 	uint32_t *producer, *consumer, *flags;
@@ -39,13 +39,16 @@ struct af_xdp {
 
 extern const struct harp_nic_ops af_xdp_ops;
 
-/* Unmaps it, if it is mapped. */
+/* Unmaps a ring, if it is mapped. */
 void af_xdp_ring_unmap(struct xsk_ring *ring);
 
-/* A queue's memory is a multiple of this size, with or without huge pages, and never changes size:
- * a process that maps it must not get SIGBUS because another process truncates it. */
+static inline bool af_xdp_is_power_of_two(uint32_t n)
+{
+	return n && !(n & (n - 1));
+}
+
+/* A queue's memory is a multiple of this size, with or without huge pages. */
 #define AF_XDP_HUGE_PAGE_BYTES ((size_t)2 << 20)
-#define AF_XDP_FRAMES_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 static inline size_t af_xdp_region_bytes(uint32_t frame_count, uint32_t frame_size)
 {
 	size_t bytes = (size_t)frame_count * frame_size;

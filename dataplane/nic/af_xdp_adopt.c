@@ -2,9 +2,9 @@
 /*
  * af_xdp_adopt.c - creates a NIC from an existing AF_XDP queue: maps its rings and memory.
  *
- * The creator may be another process with another version of HARP. So everything that the kernel
- * can report is verified: a wrong number would cause a crash or silent failure much later. Facts
- * that the kernel does not report (the socket's memory, its queue) are trusted.
+ * The creator may be another process with another version of HARP. So this code verifies everything
+ * that the kernel can report: a wrong number would cause a crash or silent failure much later. It
+ * trusts facts that the kernel does not report (the socket's memory, its queue).
  */
 #include <errno.h>
 #include <stdio.h>
@@ -18,30 +18,25 @@
 #include "base/why.h"
 #include "nic/af_xdp.h"
 
-/* The kernel does not support more fragments per packet for one skb. */
+/* More fragments than the kernel puts into one skb. */
 #define FRAGS_MAX 255u
 #define MTU_BYTES_MIN 68u /* RFC 791 */
 #define FEATURES_KNOWN (HARP_NIC_RX_CSUM_PARTIAL | HARP_NIC_TX_MULTI)
 
-struct adopting {
+struct adopter {
 	const struct harp_queue *queue;
 	struct af_xdp *x;
 	struct why why;
 };
 
-struct adopting_ring {
+struct ring_layout {
 	struct xsk_ring *ring;
 	size_t entry_bytes;
 	const struct xdp_ring_offset *offset;
 	uint64_t page_offset;
 };
 
-static bool adopting_is_power_of_two(uint32_t n)
-{
-	return n && !(n & (n - 1));
-}
-
-static int adopting_numbers(const struct adopting *a)
+static int adopt_numbers(const struct adopter *a)
 {
 	const struct harp_queue *q = a->queue;
 
@@ -50,13 +45,14 @@ static int adopting_numbers(const struct adopting *a)
 				q->frame_size);
 	if (q->frame_count < 64 || q->frame_count > (1u << 20))
 		return why_fail(&a->why, -EPROTO, "%u frames; use 64..1048576", q->frame_count);
-	if (!adopting_is_power_of_two(q->ring_size) || q->ring_size < 64 || q->ring_size > 65536)
+	if (!af_xdp_is_power_of_two(q->ring_size) || q->ring_size < 64 || q->ring_size > 65536)
 		return why_fail(&a->why, -EPROTO, "rings of %u; use a power of two in 64..65536",
 				q->ring_size);
 	if (q->mtu_bytes < MTU_BYTES_MIN || q->mtu_bytes > 65535)
 		return why_fail(&a->why, -EPROTO, "MTU %u; use 68..65535", q->mtu_bytes);
 	if (!q->tx_frags_max || q->tx_frags_max > FRAGS_MAX || q->features & ~FEATURES_KNOWN)
-		return why_fail(&a->why, -EPROTO, "packets of %u fragments, features %#x",
+		return why_fail(&a->why, -EPROTO,
+				"packets of %u fragments or features %#x are not supported",
 				q->tx_frags_max, q->features);
 	if (!memchr(q->ifname, '\0', sizeof(q->ifname)))
 		return why_fail(&a->why, -EPROTO, "unterminated interface name");
@@ -65,7 +61,7 @@ static int adopting_numbers(const struct adopting *a)
 
 /* ---- the frames ------------------------------------------------------------------------------ */
 
-static int adopting_frames(struct adopting *a)
+static int adopt_frames(struct adopter *a)
 {
 	const struct harp_queue *q = a->queue;
 	size_t bytes = af_xdp_region_bytes(q->frame_count, q->frame_size);
@@ -75,7 +71,7 @@ static int adopting_frames(struct adopting *a)
 
 	if (seals < 0 || fstat(q->frames_fd, &status) < 0)
 		return why_fail(&a->why, -EBADF, "its memory is not a memfd");
-	if ((seals & AF_XDP_FRAMES_SEALS) != AF_XDP_FRAMES_SEALS)
+	if ((seals & MEMFD_SEALS) != MEMFD_SEALS)
 		return why_fail(&a->why, -EPERM,
 				"its memory is not sealed: its owner could truncate it");
 	if ((uint64_t)status.st_size < bytes)
@@ -97,7 +93,7 @@ static int adopting_frames(struct adopting *a)
 
 /* ---- the rings ------------------------------------------------------------------------------- */
 
-static int adopting_socket(const struct adopting *a, struct xdp_mmap_offsets *offsets)
+static int adopt_socket(const struct adopter *a, struct xdp_mmap_offsets *offsets)
 {
 	const int fd = a->x->fd;
 	int domain = 0;
@@ -111,14 +107,14 @@ static int adopting_socket(const struct adopting *a, struct xdp_mmap_offsets *of
 	if (len < sizeof(*offsets))
 		return why_fail(&a->why, -EOPNOTSUPP,
 				"this kernel has no need-wakeup rings; use Linux 5.4 or later");
-	/* Receives nothing. ENETDOWN is transient, ENXIO is not. */
+	/* Only queries the socket's state. ENETDOWN is transient, ENXIO is not. */
 	if (recvfrom(fd, NULL, 0, MSG_DONTWAIT, NULL, NULL) < 0 && errno == ENXIO)
 		return why_fail(&a->why, -EBADF, "its socket is not bound to a queue");
 	return 0;
 }
 
-static void *adopting_map(const struct adopting *a, const struct adopting_ring *r, uint32_t size,
-			  size_t *bytes)
+static void *adopt_map(const struct adopter *a, const struct ring_layout *r, uint32_t size,
+		       size_t *bytes)
 {
 	*bytes = r->offset->desc + size * r->entry_bytes;
 	return mmap(NULL, *bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, a->x->fd,
@@ -127,25 +123,25 @@ static void *adopting_map(const struct adopting *a, const struct adopting_ring *
 
 /* True if the ring is larger than stated, in which case indices would be misinterpreted. The kernel
  * maps whole pages up to the ring's size, so mapping twice the stated size must fail. */
-static bool adopting_ring_is_larger(const struct adopting *a, const struct adopting_ring *r)
+static bool adopt_ring_is_larger(const struct adopter *a, const struct ring_layout *r)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes;
 	void *map;
 
 	if (r->offset->desc + 2 * a->queue->ring_size * r->entry_bytes <= page)
 		return false; /* both sizes fit one page */
-	map = adopting_map(a, r, 2 * a->queue->ring_size, &bytes);
+	map = adopt_map(a, r, 2 * a->queue->ring_size, &bytes);
 	if (map == MAP_FAILED)
 		return false;
 	munmap(map, bytes);
 	return true;
 }
 
-static int adopting_ring(const struct adopting *a, const struct adopting_ring *r)
+static int adopt_ring(const struct adopter *a, const struct ring_layout *r)
 {
 	struct xsk_ring *ring = r->ring;
 	uint32_t size = a->queue->ring_size;
-	char *map = adopting_map(a, r, size, &ring->map_bytes);
+	char *map = adopt_map(a, r, size, &ring->map_bytes);
 
 	if (map == MAP_FAILED)
 		return why_fail(&a->why, errno == EINVAL ? -EPROTO : -errno,
@@ -153,7 +149,7 @@ static int adopting_ring(const struct adopting *a, const struct adopting_ring *r
 	ring->map = map;
 	if (madvise(map, ring->map_bytes, MADV_DONTFORK) < 0)
 		return why_fail(&a->why, -errno, "madvise(MADV_DONTFORK): %s", strerror(errno));
-	if (adopting_ring_is_larger(a, r))
+	if (adopt_ring_is_larger(a, r))
 		return why_fail(&a->why, -EPROTO, "its rings are larger than %u", size);
 	ring->producer = (uint32_t *)(map + r->offset->producer);
 	ring->consumer = (uint32_t *)(map + r->offset->consumer);
@@ -167,27 +163,27 @@ static int adopting_ring(const struct adopting *a, const struct adopting_ring *r
 	return 0;
 }
 
-static int adopting_rings(const struct adopting *a)
+static int adopt_rings(const struct adopter *a)
 {
 	struct af_xdp *x = a->x;
 	struct xdp_mmap_offsets offsets = { 0 };
-	const struct adopting_ring rings[] = {
+	const struct ring_layout rings[] = {
 		{ &x->fill, 8, &offsets.fr, XDP_UMEM_PGOFF_FILL_RING },
 		{ &x->completion, 8, &offsets.cr, XDP_UMEM_PGOFF_COMPLETION_RING },
 		{ &x->rx, sizeof(struct xdp_desc), &offsets.rx, XDP_PGOFF_RX_RING },
 		{ &x->tx, sizeof(struct xdp_desc), &offsets.tx, XDP_PGOFF_TX_RING },
 	};
-	int rc = adopting_socket(a, &offsets);
+	int rc = adopt_socket(a, &offsets);
 
 	for (unsigned i = 0; !rc && i < ARRAY_SIZE(rings); i++)
-		rc = adopting_ring(a, &rings[i]);
+		rc = adopt_ring(a, &rings[i]);
 	x->fill.limit = x->tx.limit = a->queue->ring_size;
 	return rc;
 }
 
 /* adoption */
 
-static void adopting_caps(const struct adopting *a)
+static void adopt_caps(const struct adopter *a)
 {
 	const struct harp_queue *q = a->queue;
 	struct harp_nic_caps *caps = &a->x->nic.caps;
@@ -210,7 +206,7 @@ static void adopting_caps(const struct adopting *a)
 	memcpy(caps->mac, q->mac, sizeof(caps->mac));
 }
 
-static void adopting_close(int fd)
+static void close_fd(int fd)
 {
 	if (fd >= 0)
 		close(fd);
@@ -219,7 +215,7 @@ static void adopting_close(int fd)
 int harp_nic_af_xdp_adopt(struct harp_nic **out, const struct harp_queue *queue, char *why,
 			  size_t why_len)
 {
-	struct adopting a = { .queue = queue, .why = { .text = why, .size = why_len } };
+	struct adopter a = { .queue = queue, .why = { .text = why, .size = why_len } };
 	int rc;
 
 	*out = NULL;
@@ -232,23 +228,23 @@ int harp_nic_af_xdp_adopt(struct harp_nic **out, const struct harp_queue *queue,
 	a.x = calloc(1, sizeof(*a.x));
 	if (!a.x) {
 		rc = why_fail(&a.why, -ENOMEM, "out of memory");
-		adopting_close(queue->xsk_fd);
-		adopting_close(queue->frames_fd);
+		close_fd(queue->xsk_fd);
+		close_fd(queue->frames_fd);
 		return rc;
 	}
 	a.x->nic.ops = &af_xdp_ops;
 	a.x->fd = queue->xsk_fd; /* closed with the NIC */
-	rc = adopting_numbers(&a);
+	rc = adopt_numbers(&a);
 	if (!rc)
-		rc = adopting_rings(&a);
+		rc = adopt_rings(&a);
 	if (!rc)
-		rc = adopting_frames(&a);
-	adopting_close(queue->frames_fd);
+		rc = adopt_frames(&a);
+	close_fd(queue->frames_fd);
 	if (rc) {
 		a.x->nic.ops->destroy(&a.x->nic);
 		return rc;
 	}
-	adopting_caps(&a);
+	adopt_caps(&a);
 	*out = &a.x->nic;
 	return 0;
 }

@@ -24,7 +24,7 @@ static uint32_t link_offloads(int fd, struct ifreq *request)
 {
 	static const struct {
 		uint32_t command, value_mask, offload;
-	} questions[] = {
+	} queries[] = {
 		{ ETHTOOL_GRXCSUM, ~0u, OFFLOAD_RX_CSUM },
 		{ ETHTOOL_GTXCSUM, ~0u, OFFLOAD_TX_CSUM },
 		{ ETHTOOL_GSG, ~0u, OFFLOAD_SG },
@@ -35,12 +35,12 @@ static uint32_t link_offloads(int fd, struct ifreq *request)
 	};
 	uint32_t offloads = 0;
 
-	for (unsigned i = 0; i < ARRAY_SIZE(questions); i++) {
-		struct ethtool_value answer = { .cmd = questions[i].command };
+	for (unsigned i = 0; i < ARRAY_SIZE(queries); i++) {
+		struct ethtool_value answer = { .cmd = queries[i].command };
 
 		if (link_ethtool(fd, request, &answer) == 0 &&
-		    (answer.data & questions[i].value_mask))
-			offloads |= questions[i].offload;
+		    (answer.data & queries[i].value_mask))
+			offloads |= queries[i].offload;
 	}
 	return offloads;
 }

@@ -4,7 +4,6 @@
  * and libc only. af_xdp_adopt.c maps the queue, in this process or another.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <linux/memfd.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,18 +11,17 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/memfd.h"
 #include "base/why.h"
 #include "base/util.h"
 #include "nic/af_xdp.h"
 #include "nic/af_xdp_link.h"
 
 #define BIND_RETRY_NS 2000000
-/* Packets per sendto() in copy mode: more than a burst of the stack, but so few that the thread
- * soon returns from the kernel. */
+/* Packets per sendto() in copy mode: more than a burst of the stack, but few enough that the call
+ * returns soon. */
 #define TX_BUDGET_PACKETS 128u
 
-struct making {
+struct queue_maker {
 	struct harp_af_xdp_options opt; /* with defaults */
 	struct af_xdp_link link;
 	struct harp_queue *queue;
@@ -31,12 +29,7 @@ struct making {
 	struct why why;
 };
 
-static bool is_power_of_two(uint32_t n)
-{
-	return n && !(n & (n - 1));
-}
-
-static int making_options(struct making *m, const struct harp_af_xdp_options *opt)
+static int make_options(struct queue_maker *m, const struct harp_af_xdp_options *opt)
 {
 	struct harp_af_xdp_options *c = &m->opt;
 	int rc;
@@ -62,7 +55,7 @@ static int making_options(struct making *m, const struct harp_af_xdp_options *op
 		c->bind_retry_ms = 2000;
 	if (c->frame_size != 2048 && c->frame_size != 4096)
 		return why_fail(&m->why, -EINVAL, "frame size %u; use 2048 or 4096", c->frame_size);
-	if (!is_power_of_two(c->ring_size) || c->ring_size < 64 || c->ring_size > 65536)
+	if (!af_xdp_is_power_of_two(c->ring_size) || c->ring_size < 64 || c->ring_size > 65536)
 		return why_fail(&m->why, -EINVAL, "ring size %u; use a power of two in 64..65536",
 				c->ring_size);
 	if (c->frame_count < 64 || c->frame_count > (1u << 20))
@@ -78,7 +71,7 @@ static int making_options(struct making *m, const struct harp_af_xdp_options *op
 /* Creates a memfd of sealed size, which the caller owns; or -errno. */
 static int frames_create(size_t bytes, unsigned memfd_flags)
 {
-	int fd = memfd_sealed("harp-frames", memfd_flags, bytes, AF_XDP_FRAMES_SEALS);
+	int fd = memfd_sealed("harp-frames", memfd_flags, bytes);
 	void *frames;
 
 	if (fd < 0)
@@ -93,7 +86,7 @@ static int frames_create(size_t bytes, unsigned memfd_flags)
 	return fd;
 }
 
-static int making_frames(struct making *m)
+static int make_frames(struct queue_maker *m)
 {
 	size_t bytes = af_xdp_region_bytes(m->opt.frame_count, m->opt.frame_size);
 	int fd = -1;
@@ -119,8 +112,8 @@ static int making_frames(struct making *m)
 
 /* ---- the socket ----------------------------------------------------------------------------- */
 
-/* Mapped only during the call, because the kernel keeps the pages, not their address. */
-static int frames_register(const struct making *m)
+/* Maps the frames only during the call: the kernel keeps the pages, not their address. */
+static int frames_register(const struct queue_maker *m)
 {
 	size_t bytes = af_xdp_region_bytes(m->opt.frame_count, m->opt.frame_size);
 	struct xdp_umem_reg reg = {
@@ -140,7 +133,7 @@ static int frames_register(const struct making *m)
 	return rc;
 }
 
-static int making_socket(const struct making *m)
+static int make_socket(const struct queue_maker *m)
 {
 	int sndbuf_bytes = (int)(m->opt.ring_size * 2 * 4096);
 	int fd = socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0);
@@ -160,7 +153,7 @@ static int making_socket(const struct making *m)
 	return 0;
 }
 
-static int making_memory(const struct making *m)
+static int make_memory(const struct queue_maker *m)
 {
 	unsigned long long bytes = (unsigned long long)m->opt.frame_count * m->opt.frame_size;
 	int rc = frames_register(m);
@@ -176,7 +169,7 @@ static int making_memory(const struct making *m)
 	return 0;
 }
 
-static int making_rings(const struct making *m)
+static int make_rings(const struct queue_maker *m)
 {
 	static const int rings[] = { XDP_UMEM_FILL_RING, XDP_UMEM_COMPLETION_RING, XDP_RX_RING,
 				     XDP_TX_RING };
@@ -197,7 +190,7 @@ static int making_rings(const struct making *m)
 
 /* ---- bind ----------------------------------------------------------------------------------- */
 
-static int bind_once(const struct making *m, unsigned flags)
+static int bind_once(const struct queue_maker *m, unsigned flags)
 {
 	struct sockaddr_xdp address = {
 		.sxdp_family = AF_XDP,
@@ -214,7 +207,7 @@ static int bind_once(const struct making *m, unsigned flags)
  * A queue stays busy for tens of milliseconds after its owner exits or closes it: the kernel frees
  * the old pool in a work queue. No event reports the end, so this retries for a bounded time.
  */
-static int bind_with_retry(const struct making *m, unsigned flags)
+static int bind_with_retry(const struct queue_maker *m, unsigned flags)
 {
 	const struct timespec pause = { .tv_nsec = BIND_RETRY_NS };
 	uint64_t tries = m->opt.bind_retry_ms * 1000000ull / BIND_RETRY_NS + 1;
@@ -225,7 +218,7 @@ static int bind_with_retry(const struct making *m, unsigned flags)
 	return rc;
 }
 
-static int making_bind_failed(struct making *m, int rc)
+static int make_bind_failed(struct queue_maker *m, int rc)
 {
 	switch (rc) {
 	case -EBUSY:
@@ -256,10 +249,10 @@ static int making_bind_failed(struct making *m, int rc)
 }
 
 /*
- * Binds in the best mode that kernel and driver accept. Zero-copy has never run: veth, tap and
- * virtio return EOPNOTSUPP, and the tests see the fallback to copy mode.
+ * Binds in the best mode that kernel and driver accept. Zero-copy is untested: veth, tap and virtio
+ * return EOPNOTSUPP, so the tests cover only the fallback to copy mode.
  */
-static int making_bind(struct making *m)
+static int make_bind(struct queue_maker *m)
 {
 	static const unsigned attempts[] = { XDP_ZEROCOPY | XDP_USE_SG, XDP_ZEROCOPY,
 					     XDP_COPY | XDP_USE_SG, XDP_COPY };
@@ -287,14 +280,14 @@ static int making_bind(struct making *m)
 				"has it); lower the MTU to %u",
 				m->link.mtu_bytes, m->opt.frame_size - AF_XDP_HEADROOM_BYTES - 18);
 	if (rc)
-		return making_bind_failed(m, rc);
+		return make_bind_failed(m, rc);
 	if (getsockopt(m->queue->xsk_fd, SOL_XDP, XDP_OPTIONS, &options, &len) == 0)
 		m->queue->zero_copy = !!(options.flags & XDP_OPTIONS_ZEROCOPY);
 	return 0;
 }
 
-/* Fills in the adopter's parameters, except descriptors. */
-static void making_describe(const struct making *m)
+/* Fills in the parameters for af_xdp_adopt.c, except descriptors. */
+static void make_describe(const struct queue_maker *m)
 {
 	struct harp_queue *queue = m->queue;
 
@@ -319,23 +312,23 @@ static void making_describe(const struct making *m)
 int harp_queue_make(struct harp_queue *out, const struct harp_af_xdp_options *opt, char *why,
 		    size_t why_len)
 {
-	struct making m = { .queue = out, .why = { .text = why, .size = why_len } };
+	struct queue_maker m = { .queue = out, .why = { .text = why, .size = why_len } };
 	int rc;
 
 	*out = (struct harp_queue){ .size = sizeof(*out), .xsk_fd = -1, .frames_fd = -1 };
-	rc = making_options(&m, opt);
+	rc = make_options(&m, opt);
 	if (!rc)
-		rc = making_frames(&m);
+		rc = make_frames(&m);
 	if (!rc)
-		rc = making_socket(&m);
+		rc = make_socket(&m);
 	if (!rc)
-		rc = making_memory(&m);
+		rc = make_memory(&m);
 	if (!rc)
-		rc = making_rings(&m);
+		rc = make_rings(&m);
 	if (!rc)
-		rc = making_bind(&m);
+		rc = make_bind(&m);
 	if (!rc) {
-		making_describe(&m);
+		make_describe(&m);
 		return 0;
 	}
 	if (out->xsk_fd >= 0)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * callback.c - a NIC made of two functions of the caller. Packets of one frame are received into it
- * and sent from it; larger packets pass through a buffer of the NIC.
+ * callback.c - a NIC made of two functions of the caller, which receive and send packets in place
+ * if they fit one frame. Larger packets pass through a buffer of the NIC.
  */
 #include "harp_nic.h"
 

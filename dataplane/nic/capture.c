@@ -62,7 +62,7 @@ int capture_create(struct capture **out, size_t ring_bytes, uint32_t snap_len)
 
 	if (size < sizeof(struct capture_record) + 64)
 		return -EINVAL;
-	/* A small ring keeps a part of each packet rather than nothing. */
+	/* A small ring truncates packets, so that one always fits. */
 	if (snap > (size - sizeof(struct capture_record)) / 2)
 		snap = (uint32_t)((size - sizeof(struct capture_record)) / 2);
 

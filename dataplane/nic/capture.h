@@ -12,15 +12,15 @@ enum capture_direction { /* the values of epb_flags, pcapng section 4.3.1 */
 			 CAPTURE_OUT = 2,
 };
 
-/* Creates a ring of ring_bytes that keeps snap_len bytes of each packet (0: all, up to 64 KiB).
+/* Creates a ring of ring_bytes that holds up to snap_len bytes of a packet (0: all, up to 64 KiB).
  * -EINVAL: too small for one packet; -ENOMEM. */
 int capture_create(struct capture **out, size_t ring_bytes, uint32_t snap_len);
 void capture_destroy(struct capture *capture);
-/* Records a packet: from head to the end of f, f's fragments, and those of `more` packets after it,
- * as the NIC gets a GSO packet. Drops the oldest packets as needed. */
+/* Records a packet: the bytes from head to the end of f, f's fragments, and for a GSO packet the
+ * `more` packets after f. Drops the oldest packets as needed. */
 void capture_packet(struct capture *capture, enum capture_direction direction, uint64_t now_ns,
 		    const uint8_t *head, struct frame *f, uint32_t more);
-/* Number of packets in the ring, and of those dropped from it. */
+/* Number of packets in the ring, and of packets dropped from it. */
 uint64_t capture_count(const struct capture *capture);
 uint64_t capture_dropped(const struct capture *capture);
 /* Writes all packets, oldest first, as one pcapng section. ifname names the interface. 0 or the

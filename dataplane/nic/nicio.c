@@ -61,7 +61,7 @@ int nicio_init(struct nicio *io, struct harp_nic *nic, struct frame_pool *pool,
 
 /*
  * Adapts the number of frames that the NIC holds. The fill ring is FIFO: of n frames, each is
- * reused after n packets, and with a large n none is still cached by then. Over veth the sender's
+ * reused after n packets. With a large n it is no longer cached by then. Over veth the sender's
  * core, which does the kernel's copy, took 1.6 s per GB with 2048 frames and 1.4 s with 128. So the
  * number starts low and grows when polls find so many packets that frames could run out.
  */
@@ -144,7 +144,7 @@ static inline void nicio_prefetch(const struct nicio *io, const struct harp_desc
 	__builtin_prefetch(&io->pool->frames[desc->addr >> io->pool->frame_shift], 1);
 }
 
-/* Assembles the first packet of `left` descriptors; returns how many it used. */
+/* Assembles the first packet of `left` descriptors; returns the number of descriptors used. */
 static inline unsigned nicio_chain(struct nicio *io, struct nicio_chain *chain,
 				   const struct harp_desc *descs, unsigned left)
 {
@@ -158,7 +158,7 @@ static inline unsigned nicio_chain(struct nicio *io, struct nicio_chain *chain,
 		if (!(descs[n++].flags & HARP_DESC_MORE))
 			return n;
 	} while (n < left);
-	chain->invalid = true; /* invalid: an incomplete packet */
+	chain->invalid = true; /* the packet is incomplete */
 	return n;
 }
 
@@ -304,11 +304,11 @@ void nicio_flush(struct nicio *io)
 			memmove(io->tx, io->tx + taken, io->tx_count * sizeof(io->tx[0]));
 	}
 	io->tx_refused = io->tx_count;
-	/* The NIC may need another kick while it holds frames; it knows whether that takes a system
-	 * call. */
-	if (io->tx_held > io->tx_count || io->kick_wanted)
+	/* The NIC may need a kick while it holds frames. Its kick() makes a system call only if
+	 * necessary. */
+	if (io->tx_held > io->tx_count || io->kick_due)
 		io->nic->ops->kick(io->nic, io->now_ns);
-	io->kick_wanted = false;
+	io->kick_due = false;
 	io->stats->frames_tx_nic = io->tx_held;
 }
 
@@ -358,7 +358,7 @@ void nicio_fill(struct nicio *io)
 		for (unsigned i = took; i < n; i++)
 			frame_release(io->pool, frames[i]);
 		io->fill_held += took;
-		io->kick_wanted |= took > 0;
+		io->kick_due |= took > 0;
 		if (took < want)
 			break;
 	}
@@ -400,7 +400,7 @@ int nicio_memory_remove(struct nicio *io, const void *base, size_t bytes)
 	return err;
 }
 
-/* Number of descriptors of the packet at descs; *reads: it has bytes in that memory. */
+/* Number of descriptors of the packet at descs; *reads: true if it has bytes in that memory. */
 static unsigned nicio_packet_descs(struct nicio *io, const struct harp_desc *descs,
 				   const struct frame_memory *memory, bool *reads)
 {

@@ -43,9 +43,9 @@ struct nicio {
 	uint32_t fill_held;
 	uint32_t tx_held;     /* descriptors not completed, including those in tx[] */
 	unsigned tx_count;    /* descriptors waiting for nicio_flush() */
-	unsigned tx_refused;  /* how many of these the NIC refused last time */
+	unsigned tx_refused;  /* number of these that the NIC refused last time */
 	uint64_t tx_moved_ns; /* time of the last transmission or completion */
-	bool kick_wanted;
+	bool kick_due;
 	uint32_t features;      /* HARP_NIC_* */
 	uint32_t tx_frags_max;  /* descriptors of a packet */
 	uint32_t tx_ring;       /* descriptors that the NIC can hold */
@@ -74,8 +74,8 @@ void nicio_tx(struct nicio *io, const struct packet_out *out);
 /* Memory that may be sent in place: see harp_stack_memory_add(), harp_stack_memory_remove(). */
 int nicio_memory_add(struct nicio *io, const void *base, size_t bytes);
 int nicio_memory_remove(struct nicio *io, const void *base, size_t bytes);
-/* Drops packets that wait for the NIC and refer to this memory, which TCP retransmits from
- * elsewhere. Then only the NIC reads it, and is asked to end that. */
+/* Drops queued packets that refer to this memory; TCP retransmits them from copies. If the NIC
+ * still reads the memory while it is being removed, makes it stop (memory_flush). */
 void nicio_memory_forget(struct nicio *io, const void *base, size_t bytes);
 /* Passes queued packets to the NIC and kicks it. */
 void nicio_flush(struct nicio *io);

@@ -15,8 +15,8 @@
  * queue (tail drop, ECN mark above a depth), the rate limiter of the switch towards its
  * destination, loss, corruption, duplication, then delay, jitter and reordering. tx() makes all
  * decisions from one seeded generator: the same calls at the same times give the same result on any
- * machine. Time is the callers' argument. No packet arrives before it was sent, and without
- * reordering each pair of ports is FIFO.
+ * machine. Time is the callers' argument. No packet arrives before it was sent. Without reordering,
+ * packets between two ports stay in order.
  *
  * Strict mode detects a stack that writes to a frame between tx() and complete(), while a NIC may
  * read it: it hashes the bytes at both. External frames must also keep their address.
@@ -53,8 +53,7 @@ static uint64_t wire_hash(const uint8_t *p, uint32_t len)
 	return (hash ^ word) * 0x9e3779b97f4a7c15u;
 }
 
-/* Records a frame until complete(). An invalid one (bytes NULL) is returned as well if it is
- * ours. */
+/* Records a frame until complete(), which also returns an invalid frame (bytes NULL). */
 static void wire_sent_add(struct wire_port *port, const struct harp_desc *desc,
 			  const uint8_t *bytes, uint64_t now_ns)
 {
@@ -81,17 +80,17 @@ static unsigned wire_packet_descs(const struct harp_desc *descs, unsigned count)
 	return 0;
 }
 
-/* A packet as the NIC transmits it. */
-struct wire_sending {
+/* Argument of wire_emit(). */
+struct wire_emit_context {
 	struct wire_port *port;
 	uint64_t now_ns;
 };
 
 static void wire_emit(void *ctx, uint8_t *packet, uint32_t len)
 {
-	const struct wire_sending *sending = ctx;
+	const struct wire_emit_context *context = ctx;
 
-	wire_path_send(sending->port, packet, len, sending->now_ns);
+	wire_path_send(context->port, packet, len, context->now_ns);
 }
 
 static unsigned wire_tx(struct harp_nic *nic, const struct harp_desc *descs, unsigned count,
@@ -99,7 +98,7 @@ static unsigned wire_tx(struct harp_nic *nic, const struct harp_desc *descs, uns
 {
 	struct wire_port *port = (struct wire_port *)nic;
 	const struct harp_nic_caps *caps = &nic->caps;
-	struct wire_sending sending = { port, now_ns };
+	struct wire_emit_context context = { port, now_ns };
 	uint8_t packet[WIRE_PACKET_MAX];
 	unsigned taken = 0, n;
 
@@ -120,7 +119,7 @@ static unsigned wire_tx(struct harp_nic *nic, const struct harp_desc *descs, uns
 			wire_sent_add(port, &descs[i], bytes, now_ns);
 		}
 		if (!valid || !wire_offload_send(caps, packet, len, descs[0].flags,
-						 port->wire->slot_bytes, wire_emit, &sending))
+						 port->wire->slot_bytes, wire_emit, &context))
 			port->nic_stats.tx_invalid++;
 	}
 	return taken;

@@ -44,7 +44,7 @@ struct wire_port {
 	uint32_t sent_head, sent_count;
 	uint32_t *heap; /* slots in flight to this port */
 	uint32_t heap_count;
-	struct wire_memory *memory; /* regions for external frames, with their add counts */
+	struct wire_memory *memory; /* regions for external frames, one entry per add */
 	uint32_t memory_count;
 };
 

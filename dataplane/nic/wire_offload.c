@@ -137,16 +137,17 @@ static uint8_t *offload_csum_field(const struct offload_packet *p)
 	return p->bytes + p->l4 + (p->tcp ? 16 : 6);
 }
 
-/* True if the checksum field has the value that harp_nic.h requires. l4_len: include its length. */
+/* True if the checksum field has the value that harp_nic.h requires: the pseudo-header's sum with
+ * l4_len. */
 static bool offload_pseudo_valid(const struct offload_packet *p, uint32_t l4_len)
 {
 	uint32_t sum = csum_add(htobe32(p->tcp ? OFFLOAD_TCP : OFFLOAD_UDP), htobe32(l4_len));
-	uint16_t want, have;
+	uint16_t expected, actual;
 
 	sum = csum_partial(p->bytes + p->ip + (p->v4 ? 12 : 8), p->v4 ? 8 : 32, sum);
-	want = (uint16_t)~csum_finish(sum);
-	memcpy(&have, offload_csum_field(p), sizeof(have));
-	return have == want;
+	expected = (uint16_t)~csum_finish(sum);
+	memcpy(&actual, offload_csum_field(p), sizeof(actual));
+	return actual == expected;
 }
 
 /* Completes the checksum; the field holds the pseudo-header's sum without `add`. */

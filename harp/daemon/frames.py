@@ -4,7 +4,7 @@
 The memory is a memfd that harpd makes and pays for, and its lessee may keep a descriptor or a
 mapping. So the end of a lease punches the memory out of the file. The lessee then holds an empty
 file; pages that it writes after that are charged to its own control group. The seals of the file
-(AF_XDP_FRAMES_SEALS) prevent the lessee from adding one that would forbid that.
+(MEMFD_SEALS) prevent the lessee from adding one that would forbid that.
 
 The descriptors survive `harpctl restart`. A harpd that was killed or ended under leases lost them;
 the next one finds the memory again among the descriptors and mappings of the owner.

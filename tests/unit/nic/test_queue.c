@@ -69,7 +69,7 @@ TEST(a_queue_is_created_without_a_mapping)
 	CHECK_EQ(fds_open(), before + 2);
 	CHECK(fcntl(queue.xsk_fd, F_GETFD) & FD_CLOEXEC);
 	CHECK(fcntl(queue.frames_fd, F_GETFD) & FD_CLOEXEC);
-	CHECK_EQ(fcntl(queue.frames_fd, F_GET_SEALS), AF_XDP_FRAMES_SEALS);
+	CHECK_EQ(fcntl(queue.frames_fd, F_GET_SEALS), MEMFD_SEALS);
 	CHECK_EQ(ftruncate(queue.frames_fd, 4096), -1);
 	CHECK_EQ(errno, EPERM);
 	/* A mapped ring would keep the queue alive after its user has died. */
@@ -116,7 +116,7 @@ TEST(huge_pages_are_sealed_too)
 		CHECK(strstr(why, "vm.nr_hugepages") != NULL);
 		CHECK_EQ(create(&queue, 0), 0);
 	}
-	CHECK_EQ(fcntl(queue.frames_fd, F_GET_SEALS), AF_XDP_FRAMES_SEALS);
+	CHECK_EQ(fcntl(queue.frames_fd, F_GET_SEALS), MEMFD_SEALS);
 	CHECK_EQ(adopt(&queue), 0);
 	CHECK_EQ(fds_open(), before);
 }
@@ -185,10 +185,9 @@ TEST(invalid_descriptors_are_refused)
 	REFUSED(replace_fd(&queue.frames_fd, create_memfd(bytes, 0)), -EPERM, "not sealed");
 	REFUSED(replace_fd(&queue.frames_fd, create_memfd(bytes, F_SEAL_GROW | F_SEAL_SEAL)),
 		-EPERM, "not sealed");
-	REFUSED(replace_fd(&queue.frames_fd, create_memfd(bytes / 2, AF_XDP_FRAMES_SEALS)), -EPROTO,
+	REFUSED(replace_fd(&queue.frames_fd, create_memfd(bytes / 2, MEMFD_SEALS)), -EPROTO,
 		"its memory has 1048576 bytes");
-	REFUSED(replace_fd(&queue.frames_fd,
-			   create_memfd(bytes, AF_XDP_FRAMES_SEALS | F_SEAL_WRITE)),
+	REFUSED(replace_fd(&queue.frames_fd, create_memfd(bytes, MEMFD_SEALS | F_SEAL_WRITE)),
 		-EPERM, "mapping its 2097152 bytes");
 	REFUSED(int other = dup(queue.frames_fd); replace_fd(&queue.frames_fd, queue.xsk_fd);
 		queue.xsk_fd = other, -EBADF, "not an AF_XDP socket");
