@@ -26,17 +26,17 @@ struct harp_xdp_source {
 };
 
 /*
- * harp_xdp_api(), the library's only symbol, returns all functions, checked by version. Functions
+ * harp_xdp_api(), the library's only symbol, returns all functions and their version. Functions
  * return 0 or -errno; why receives one line, "eth0: cause; remedy". Several threads may use one
  * harp_xdp concurrently, except for replace, pin and detach.
  */
 struct harp_xdp_api {
 	uint32_t version; /* HARP_XDP_VERSION */
 	/*
-	 * Loads and attaches. mode: enum harp_xdp_mode. Unless it is pinned, the link belongs to
-	 * this process and is detached when the process exits. why: the mode and its reason, also
-	 * on success. -EBUSY another XDP program is attached; -EPERM; -ENODEV; -EOPNOTSUPP;
-	 * -ECANCELED only generic mode is possible, and mode is HARP_XDP_NATIVE_OR_NONE.
+	 * Loads and attaches. mode: enum harp_xdp_mode. Unless the link is pinned, the kernel
+	 * detaches it when this process exits. why: the mode and its reason, also on success.
+	 * -EBUSY another XDP program is attached; -EPERM; -ENODEV; -EOPNOTSUPP; -ECANCELED only
+	 * generic mode is possible, and mode is HARP_XDP_NATIVE_OR_NONE.
 	 */
 	int (*attach)(struct harp_xdp **out, const char *ifname, uint32_t mode, char *why,
 		      size_t why_len);
@@ -53,8 +53,8 @@ struct harp_xdp_api {
 	int (*address_set)(struct harp_xdp *xdp, const uint8_t address[16], bool ours);
 	/* Writes STEER_VERDICT_COUNT sums over all CPUs. */
 	int (*verdicts)(const struct harp_xdp *xdp, uint64_t *counts, unsigned count);
-	/* The descriptors that a forked child must close and a job must not get; returns their
-	 * number. */
+	/* Lists the descriptors that a forked child must close and that harpd must not pass to a
+	 * job. Returns their number. */
 	unsigned (*fds)(const struct harp_xdp *xdp, int *fds, unsigned max);
 	/* Closes the descriptors. Pinned objects stay attached. */
 	void (*detach)(struct harp_xdp *xdp);
@@ -74,8 +74,8 @@ struct harp_xdp_api {
 	 */
 	int (*adopt)(struct harp_xdp **out, const char *dir, const char *ifname, char *why,
 		     size_t why_len);
-	/* Replaces the attached program by this library's, over the same maps, and updates pins.
-	 * Every packet meets one of the two. On failure the old one stays. */
+	/* Replaces the attached program with this library's, keeps the maps, and updates pins.
+	 * Every packet passes one of the two programs. On failure the old program stays. */
 	int (*replace)(struct harp_xdp *xdp, char *why, size_t why_len);
 	/* Removes our names from dir, and dir if it is then empty. The kernel detaches objects that
 	 * no process holds open. 0 also if some names were missing; -ENOENT all were missing;
@@ -99,7 +99,7 @@ struct harp_xdp_api {
 	 */
 	int (*sources_set)(struct harp_xdp *xdp, const struct harp_xdp_source *sources,
 			   unsigned count);
-	/* As libbpf_version_string(), such as "v1.1". */
+	/* The result of libbpf_version_string(), such as "v1.1". */
 	const char *(*libbpf_version)(void);
 };
 

@@ -3,31 +3,30 @@
  * steer.bpf.c - the XDP program: redirects packets of HARP's connections to its AF_XDP socket and
  * passes all others to the kernel unchanged.
  *
- * A packet is ours if its destination is an address of ours and a port that a HARP stack holds, or
- * if it is an ICMP error that quotes a packet from one. An address that the interface lost may stay
- * in the map while stacks that had it live (host/route_cache.c, harpd). IP fragments always pass,
- * because only the first has ports. IPv6 with extension headers and neighbor discovery pass, too.
- * If no socket is on the packet's queue (its owner died), the kernel gets the packet and answers
- * with an RST.
+ * A packet is ours if a HARP stack holds its destination address and port, or if it is an ICMP
+ * error that quotes a packet sent from them. An address that the interface lost may stay in the map
+ * while a stack still uses it (host/route_cache.c, harpd). IP fragments always pass, because only
+ * the first has ports. IPv6 with extension headers and neighbor discovery pass, too. If no socket
+ * is on the packet's queue (its owner died), the kernel gets the packet and answers with an RST.
  *
- * A port may have a queue: that of its stack. An AF_XDP socket receives only from its own
- * queue, so packets on another queue cannot reach the stack. The kernel must not get them either,
- * since its RST would end a live connection. They are dropped, and the peer tries another source
- * port. If no socket is on the port's queue, the kernel answers for the dead stack. An ICMP error
- * comes from a router, on any queue, so the kernel gets it: it has no such connection and can only
- * remember the path MTU, which is correct. A drop would lose that information.
+ * A port may have a queue: that of its stack. An AF_XDP socket receives only from its own queue, so
+ * packets on another queue cannot reach the stack. The kernel must not get them either, since its
+ * RST would end a live connection. The program drops them, and the peer tries another source port.
+ * If no socket is on the port's queue, the kernel answers for the dead stack. An ICMP error comes
+ * from a router, on any queue, so the program passes it. The kernel has no such connection: it can
+ * only record the path MTU, which is correct and which a drop would lose.
  *
- * harpd can restrict the sources of a NIC (allow_sources in harp.toml). A packet of ours from any
- * other source, including an ICMP error, is dropped rather than passed: the kernel would send an
- * RST to each spoofed source, and a process that binds one of HARP's ports would receive excluded
- * packets.
+ * harpd can restrict the sources of a NIC (allow_sources in harp.toml). The program drops a packet
+ * of ours from any other source, including an ICMP error. If it passed the packet, the kernel would
+ * send an RST to each spoofed source, and a process that binds one of HARP's ports would receive
+ * excluded packets.
  *
  * VLANs are separate interfaces, so tagged frames pass to the kernel. VLAN 0 is only a priority
  * (IEEE 802.1Q clause 6.9.1); the header after such a tag decides. Tags that the NIC strips (rxvlan
  * offload) are not visible here, so only addresses distinguish VLANs there.
  *
  * The kernel requires a GPL-compatible license only for programs that call GPL-only helpers. This
- * one calls none.
+ * program calls none.
  */
 #include <linux/bpf.h>
 #include <linux/icmpv6.h>
@@ -118,7 +117,7 @@ struct {
 	__type(value, __u32);
 } sources_v6 SEC(".maps");
 
-/* STEER_LAYOUT, which the loader writes for later adopters. */
+/* STEER_LAYOUT, written by the loader and checked by xdp_adopt.c. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -145,8 +144,8 @@ static __always_inline void address_from_v4(struct address *out, __be32 v4)
 	__builtin_memcpy(out->bytes + 12, &v4, 4);
 }
 
-/* Checks whether a HARP stack has (address, port), and finds its queue. Looks up the port first,
- * because it decides for most packets. */
+/* Checks whether a HARP stack holds (address, port), and finds its queue. Looks up the port first,
+ * because most packets to the kernel fail this check. */
 static __always_inline enum steer_verdict find_owner(const struct address *address, __u8 protocol,
 						     __be16 port, enum steer_verdict yes,
 						     struct match *match)
@@ -185,14 +184,15 @@ static __always_inline enum steer_verdict steer_transport(const struct address *
 	if ((void *)start + (tcp ? sizeof(struct tcphdr) : sizeof(struct udphdr)) > end)
 		return STEER_pass_short;
 	match->has_ack = tcp && ((struct tcphdr *)start)->ack;
-	/* Adjacent ports differ in the last bits. This distributes flows over 64 bits. */
+	/* A hash of 6 bits. Adjacent ports differ in the last bits. */
 	match->flow = (bpf_ntohs(start->source) + 7 * bpf_ntohs(start->dest)) & 63;
 	return find_owner(to, protocol, start->dest, tcp ? STEER_redirect_tcp : STEER_redirect_udp,
 			  match);
 }
 
-/* A kernel coalesces packets without a length (BIG TCP). HARP cannot read them, and the kernel's
- * RST would abort a live connection, so they are dropped; retransmissions are shorter. */
+/* BIG TCP: a kernel coalesces segments into a packet whose length field is 0. HARP cannot read such
+ * packets, and the kernel's RST would abort a live connection, so the program drops them.
+ * Retransmissions are shorter. */
 static __always_inline enum steer_verdict steer_length(enum steer_verdict verdict, __be16 len)
 {
 	return !len && (verdict == STEER_redirect_tcp || verdict == STEER_redirect_udp)
@@ -284,7 +284,7 @@ static __always_inline enum steer_verdict steer_v4(struct iphdr *ip, void *end, 
 {
 	enum steer_verdict verdict = steer_to_us_v4(ip, end, match);
 
-	/* For the verifier; short packets were handled above. */
+	/* The verifier needs this check again. */
 	return (void *)(ip + 1) > end ? STEER_pass_short : check_source_v4(verdict, ip->saddr);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * steer.h - interface between the XDP program and its loader. Both include it, so it includes
- * nothing. X(name, help): the verdicts, one counter each.
+ * steer.h - interface between the XDP program and its loader. Includes nothing, because the program
+ * cannot include libc headers.
  */
 #ifndef HARP_XDP_STEER_H
 #define HARP_XDP_STEER_H
@@ -27,11 +27,11 @@
 #define STEER_QUEUE_MASK 0xff
 
 /*
- * Per-CPU values of the arrivals map for each receive queue; readers sum them (flows: OR). packets:
- * TCP and UDP packets to an address and port of ours that arrived on that queue, with any verdict.
- * mismatches: those of them that were dropped because their stack is on another queue, if they are
- * TCP segments with the ACK bit. flows: one bit per flow of the latter, by a hash of its ports; the
- * number of bits is a lower bound.
+ * Per-CPU values of the arrivals map for each receive queue. Readers add them up (flows: OR).
+ * packets: TCP and UDP packets to an address and port of ours on this queue, with any verdict.
+ * mismatches: TCP segments with the ACK bit that were dropped because their stack is on another
+ * queue. flows: a bit per flow of these segments, by a hash of its ports. The number of bits is a
+ * lower bound of the number of flows.
  */
 struct steer_arrivals {
 	unsigned long long packets, mismatches, flows;
@@ -48,6 +48,7 @@ struct steer_source_v6 {
 	unsigned char address[16];
 };
 
+/* X(name, help): the verdicts. Each has a counter. */
 #define STEER_VERDICTS(X)                                                                          \
 	X(redirect_tcp, "to HARP: TCP to an address and a port of ours")                           \
 	X(redirect_icmp, "to HARP: ICMP error that quotes a flow of ours")                         \

@@ -72,7 +72,7 @@ static void xdp_unlink(struct harp_xdp *xdp)
 	xdp_close(&xdp->program_fd);
 }
 
-static int xdp_link_taken(const struct harp_xdp *xdp, const struct why *why)
+static int xdp_link_busy(const struct harp_xdp *xdp, const struct why *why)
 {
 	int64_t id = xdp_attached_id(xdp->ifindex);
 
@@ -94,7 +94,7 @@ static int xdp_link_failed(const struct harp_xdp *xdp, const struct why *why, in
 	switch (rc) {
 	case -EBUSY:
 	case -EEXIST:
-		return xdp_link_taken(xdp, why);
+		return xdp_link_busy(xdp, why);
 	case -EPERM:
 		return why_fail(why, rc,
 				"attaching XDP needs CAP_NET_ADMIN; run as root or add it");
@@ -110,10 +110,10 @@ static int xdp_link_failed(const struct harp_xdp *xdp, const struct why *why, in
 
 /*
  * Attaches in native mode if that keeps the kernel's MTU, queues and offloads. 0: attached; 1: not
- * attached, for the reason in lost; or -errno.
+ * attached, with the cause in `reason`; or -errno.
  */
 static int xdp_try_native(struct harp_xdp *xdp, const struct why *why,
-			  const struct af_xdp_link *before, char *lost, size_t lost_len)
+			  const struct af_xdp_link *before, char *reason, size_t reason_len)
 {
 	struct af_xdp_link after;
 	int rc = xdp_link(xdp, true);
@@ -121,7 +121,7 @@ static int xdp_try_native(struct harp_xdp *xdp, const struct why *why,
 	if (rc == -EBUSY || rc == -EEXIST || rc == -EPERM)
 		return xdp_link_failed(xdp, why, rc);
 	if (rc) {
-		snprintf(lost, lost_len, "driver %s rejects native XDP: %s", before->driver,
+		snprintf(reason, reason_len, "driver %s rejects native XDP: %s", before->driver,
 			 strerror(-rc));
 		xdp_unlink(xdp);
 		return 1;
@@ -132,7 +132,7 @@ static int xdp_try_native(struct harp_xdp *xdp, const struct why *why,
 	if (after.mtu_bytes == before->mtu_bytes && after.rx_queues == before->rx_queues &&
 	    after.tx_queues == before->tx_queues && after.offloads == before->offloads)
 		return 0;
-	snprintf(lost, lost_len,
+	snprintf(reason, reason_len,
 		 "native XDP changes MTU %u to %u, queues %u/%u to %u/%u, offloads %#x to %#x",
 		 before->mtu_bytes, after.mtu_bytes, before->rx_queues, before->tx_queues,
 		 after.rx_queues, after.tx_queues, before->offloads, after.offloads);
@@ -143,7 +143,8 @@ static int xdp_try_native(struct harp_xdp *xdp, const struct why *why,
 /*
  * Generic mode is expensive for the kernel with any driver. Before the program runs, the kernel
  * copies each packet that is cloned, nonlinear, or has less than 256 bytes of headroom, which
- * includes its own bulk traffic. It also disables GRO before the program (docs/performance.md).
+ * includes the kernel's bulk traffic. It also disables GRO before the program
+ * (docs/performance.md).
  */
 void xdp_explain_generic(const struct why *why, const char *reason)
 {
@@ -167,19 +168,20 @@ static int xdp_attach_generic(struct harp_xdp *xdp, const struct why *why, const
 	return 0;
 }
 
-/* Native mode if it costs the kernel nothing. Otherwise generic, or nothing if native_only. */
+/* Attaches in native mode if it costs the kernel nothing. Otherwise attaches in generic mode, or
+ * not at all if native_only. */
 static int xdp_attach_auto(struct harp_xdp *xdp, const struct why *why,
 			   const struct af_xdp_link *before, bool native_only)
 {
-	char lost[160];
+	char reason[160];
 	int rc = 1;
 
 	if (af_xdp_link_prefers_generic(before)) {
-		snprintf(lost, sizeof(lost), "driver %s", before->driver);
+		snprintf(reason, sizeof(reason), "driver %s", before->driver);
 	} else {
 		rc = xdp_load(why, &xdp->program_fd, xdp->map_fds);
 		if (!rc)
-			rc = xdp_try_native(xdp, why, before, lost, sizeof(lost));
+			rc = xdp_try_native(xdp, why, before, reason, sizeof(reason));
 		if (!rc)
 			return why_fail(why, 0,
 					"native XDP: MTU, queues and offloads stay the same");
@@ -187,23 +189,22 @@ static int xdp_attach_auto(struct harp_xdp *xdp, const struct why *why,
 			return rc;
 	}
 	if (!native_only)
-		return xdp_attach_generic(xdp, why, lost);
+		return xdp_attach_generic(xdp, why, reason);
 	return why_fail(why, -ECANCELED,
 			"AF_XDP is available in generic copy mode only (%s): nothing is attached",
-			lost);
+			reason);
 }
 
 void xdp_detach(struct harp_xdp *xdp)
 {
 	if (!xdp)
 		return;
-	/* A forked child may hold a copy of the link a little longer. */
+	/* Detaches explicitly, because a forked child may still have the link open. */
 	if (xdp->attached && !xdp->pin_dir[0])
 		bpf_link_detach(xdp->link_fd);
 	xdp_unlink(xdp);
 	for (unsigned i = 0; i < XDP_MAP_COUNT; i++)
-		if (xdp->map_fds[i] >= 0)
-			close(xdp->map_fds[i]);
+		xdp_close(&xdp->map_fds[i]);
 	pthread_mutex_destroy(&xdp->maps_lock);
 	free(xdp);
 }
@@ -253,7 +254,7 @@ static int xdp_attach(struct harp_xdp **out, const char *ifname, uint32_t mode, 
 	if (!xdp)
 		return why_fail(&why, -ENOMEM, "out of memory");
 	if (xdp_attached_id(before.ifindex) > 0)
-		rc = xdp_link_taken(xdp, &why);
+		rc = xdp_link_busy(xdp, &why);
 	else
 		rc = xdp_attach_mode(xdp, &why, mode, &before);
 	if (rc) {
@@ -337,7 +338,7 @@ static uint32_t xdp_port_value(uint32_t value, uint32_t protocol, uint32_t rx_qu
 static int xdp_ports_set(struct harp_xdp *xdp, uint32_t protocols, uint16_t first, uint16_t last,
 			 uint32_t rx_queue, bool ours)
 {
-	static const uint32_t each[] = { STEER_PORT_TCP, STEER_PORT_UDP };
+	static const uint32_t flags[] = { STEER_PORT_TCP, STEER_PORT_UDP };
 	int rc = 0;
 
 	if (!protocols || (protocols & ~(uint32_t)(STEER_PORT_TCP | STEER_PORT_UDP)) ||
@@ -348,8 +349,8 @@ static int xdp_ports_set(struct harp_xdp *xdp, uint32_t protocols, uint16_t firs
 	for (uint32_t port = first, value; port <= last && !rc; port++) {
 		rc = bpf_map_lookup_elem(xdp->map_fds[XDP_MAP_ports], &port, &value);
 		for (unsigned i = 0; i < 2 && !rc; i++)
-			if (protocols & each[i])
-				value = xdp_port_value(value, each[i], rx_queue, ours);
+			if (protocols & flags[i])
+				value = xdp_port_value(value, flags[i], rx_queue, ours);
 		if (!rc)
 			rc = bpf_map_update_elem(xdp->map_fds[XDP_MAP_ports], &port, &value,
 						 BPF_ANY);
@@ -358,7 +359,7 @@ static int xdp_ports_set(struct harp_xdp *xdp, uint32_t protocols, uint16_t firs
 	return rc;
 }
 
-/* Several instances have the same addresses, so another one may have removed it already. */
+/* Instances share addresses, so another instance may have removed this one already. */
 static int xdp_address_set(struct harp_xdp *xdp, const uint8_t address[16], bool ours)
 {
 	int fd = xdp->map_fds[XDP_MAP_addresses], rc;
@@ -373,45 +374,45 @@ static int xdp_address_set(struct harp_xdp *xdp, const uint8_t address[16], bool
 static int xdp_verdicts(const struct harp_xdp *xdp, uint64_t *counts, unsigned count)
 {
 	int processors = libbpf_num_possible_cpus(), rc = 0;
-	uint64_t *each;
+	uint64_t *per_cpu;
 
 	if (processors < 0)
 		return processors;
-	each = calloc((size_t)processors, sizeof(*each));
-	if (!each)
+	per_cpu = calloc((size_t)processors, sizeof(*per_cpu));
+	if (!per_cpu)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < count && !rc; i++) {
 		counts[i] = 0;
 		if (i >= STEER_VERDICT_COUNT)
 			continue;
-		rc = bpf_map_lookup_elem(xdp->map_fds[XDP_MAP_verdicts], &i, each);
+		rc = bpf_map_lookup_elem(xdp->map_fds[XDP_MAP_verdicts], &i, per_cpu);
 		for (int p = 0; p < processors && !rc; p++)
-			counts[i] += each[p];
+			counts[i] += per_cpu[p];
 	}
-	free(each);
+	free(per_cpu);
 	return rc;
 }
 
 static int xdp_arrivals(const struct harp_xdp *xdp, struct steer_arrivals *sums, unsigned count)
 {
 	int processors = libbpf_num_possible_cpus(), rc = 0;
-	struct steer_arrivals *each;
+	struct steer_arrivals *per_cpu;
 
 	if (processors < 0)
 		return processors;
-	each = calloc((size_t)processors, sizeof(*each));
-	if (!each)
+	per_cpu = calloc((size_t)processors, sizeof(*per_cpu));
+	if (!per_cpu)
 		return -ENOMEM;
 	memset(sums, 0, count * sizeof(*sums));
 	for (uint32_t i = 0; i < count && i < STEER_QUEUES_MAX && !rc; i++) {
-		rc = bpf_map_lookup_elem(xdp->map_fds[XDP_MAP_arrivals], &i, each);
+		rc = bpf_map_lookup_elem(xdp->map_fds[XDP_MAP_arrivals], &i, per_cpu);
 		for (int p = 0; p < processors && !rc; p++) {
-			sums[i].packets += each[p].packets;
-			sums[i].mismatches += each[p].mismatches;
-			sums[i].flows |= each[p].flows;
+			sums[i].packets += per_cpu[p].packets;
+			sums[i].mismatches += per_cpu[p].mismatches;
+			sums[i].flows |= per_cpu[p].flows;
 		}
 	}
-	free(each);
+	free(per_cpu);
 	return rc;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* xdp.h - a loaded XDP program, for its loading (xdp_load.c), attachment and maps (xdp.c), and
- * pinning (xdp_pin.c, xdp_adopt.c). */
+/* xdp.h - a loaded XDP program; shared by loading (xdp_load.c), attachment and maps (xdp.c),
+ * pinning (xdp_pin.c) and adoption (xdp_adopt.c). */
 #ifndef HARP_XDP_XDP_H
 #define HARP_XDP_XDP_H
 
@@ -45,7 +45,7 @@ struct harp_xdp *xdp_new(const char *ifname, uint32_t ifindex);
 const char *xdp_map_name(unsigned map);
 /* Loads the program with the given maps; creates maps if map_fds[0] is -1. */
 int xdp_load(const struct why *why, int *program_fd, int map_fds[XDP_MAP_COUNT]);
-/* Writes that the program is generic, with the reason for it and its cost. */
+/* Writes that the program runs in generic mode, why, and what that costs. */
 void xdp_explain_generic(const struct why *why, const char *reason);
 /* Id of the attached XDP program; 0 none, -errno. native: its mode. */
 int64_t xdp_attached(uint32_t ifindex, bool *native);
@@ -55,7 +55,7 @@ bool xdp_is_ours(int64_t id);
 int xdp_sources_set(struct harp_xdp *xdp, const struct harp_xdp_source *sources, unsigned count);
 void xdp_detach(struct harp_xdp *xdp);
 
-/* Names in a pin directory besides the maps'. */
+/* Names in a pin directory, in addition to those of the maps. */
 #define XDP_PIN_LINK "link"
 #define XDP_PIN_PROGRAM "program"
 #define XDP_PIN_PROGRAM_NEW "program_new" /* while `program` is being replaced */

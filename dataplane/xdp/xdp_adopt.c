@@ -2,7 +2,7 @@
 /*
  * xdp_adopt.c - adopts the objects that another process has pinned (xdp_pin.c).
  *
- * Everything is verified: the maps have our layout, the program is ours and uses these maps, and
+ * Verifies that the maps have our layout, that the program is ours and uses these maps, and that
  * the link attaches this program to this interface.
  */
 #include <bpf/bpf.h>
@@ -21,7 +21,7 @@
 static int adopt_open(const char *dir, const char *name)
 {
 	char path[PATH_MAX];
-	struct stat at;
+	struct stat status;
 	int rc = xdp_pin_path(path, dir, name), fd;
 
 	if (rc)
@@ -29,8 +29,8 @@ static int adopt_open(const char *dir, const char *name)
 	fd = bpf_obj_get(path);
 	if (fd != -EACCES)
 		return fd;
-	/* Directories and similar objects cause this error, too. */
-	return !lstat(path, &at) && !S_ISREG(at.st_mode) ? -ESTALE : -EPERM;
+	/* A directory or another file type causes this error, too. */
+	return !lstat(path, &status) && !S_ISREG(status.st_mode) ? -ESTALE : -EPERM;
 }
 
 static int adopt_maps(struct harp_xdp *xdp, const struct why *why, const char *dir,
@@ -93,31 +93,21 @@ static int adopt_layout_number(const struct harp_xdp *xdp, const struct why *why
 			dir, layout, STEER_LAYOUT);
 }
 
-static int adopt_shapes(const struct harp_xdp *xdp, const struct why *why, const char *dir,
-			uint32_t map_ids[XDP_MAP_COUNT])
-{
-	int rc = 0;
-
-	for (unsigned i = 0; i < XDP_MAP_COUNT && !rc; i++)
-		rc = adopt_map_shape(why, dir, i, xdp->map_fds[i], &map_ids[i]);
-	return rc;
-}
-
 /* True if this is our program, with this id and these maps (except `layout`, which no program
  * reads). */
 static bool adopt_is_program(int fd, uint32_t id, const uint32_t map_ids[XDP_MAP_COUNT])
 {
 	uint32_t used[MAP_IDS_MAX];
 	struct bpf_prog_info info = { .nr_map_ids = MAP_IDS_MAX, .map_ids = (uintptr_t)used };
-	uint32_t len = sizeof(info), found = 0;
+	uint32_t len = sizeof(info), matches = 0;
 
 	if (bpf_obj_get_info_by_fd(fd, &info, &len) || info.id != id ||
 	    info.type != BPF_PROG_TYPE_XDP || strcmp(info.name, XDP_PROGRAM_NAME))
 		return false;
 	for (unsigned map = 0; map < XDP_MAP_layout; map++)
 		for (unsigned i = 0; i < info.nr_map_ids && i < MAP_IDS_MAX; i++)
-			found += used[i] == map_ids[map];
-	return found == XDP_MAP_layout;
+			matches += used[i] == map_ids[map];
+	return matches == XDP_MAP_layout;
 }
 
 /*
@@ -141,14 +131,6 @@ static int adopt_program(const char *dir, uint32_t id, const uint32_t map_ids[XD
 	if (fd >= 0)
 		close(fd);
 	return -ESTALE;
-}
-
-static int adopt_incomplete(const struct why *why, const char *dir)
-{
-	return why_fail(why, -ESTALE,
-			"%s is incomplete: a process died while it pinned or removed objects; "
-			"`harpctl stop` removes the rest",
-			dir);
 }
 
 static int adopt_link(struct harp_xdp *xdp, const struct why *why, const char *dir)
@@ -203,8 +185,12 @@ static int adopt_all(struct harp_xdp *xdp, const struct why *why, const char *di
 	if (rc)
 		return rc;
 	if (missing)
-		return adopt_incomplete(why, dir);
-	rc = adopt_shapes(xdp, why, dir, map_ids);
+		return why_fail(why, -ESTALE,
+				"%s is incomplete: a process died while it pinned or removed "
+				"objects; `harpctl stop` removes the rest",
+				dir);
+	for (unsigned i = 0; i < XDP_MAP_COUNT && !rc; i++)
+		rc = adopt_map_shape(why, dir, i, xdp->map_fds[i], &map_ids[i]);
 	return rc ? rc : adopt_attached(xdp, why, dir, map_ids);
 }
 

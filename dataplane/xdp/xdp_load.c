@@ -13,23 +13,21 @@
 #include "steer_object.h" /* generated: the program's ELF file */
 #include "xdp/xdp.h"
 
-/* libbpf's messages */
-
-/* libbpf prints through one function per process. During a load this thread keeps the first
- * warning; messages of other threads go to the previous function. */
-static _Thread_local char *captured;
+/* libbpf prints through one function per process. During a load, that function stores the first
+ * warning of this thread, and passes messages of other threads to the previous function. */
+static _Thread_local char *captured_text;
 static libbpf_print_fn_t print_before;
 static pthread_mutex_t print_lock = PTHREAD_MUTEX_INITIALIZER; /* one loader at a time */
-#define CAPTURED_MAX 160
+#define CAPTURED_BYTES 160
 
 static int __attribute__((format(printf, 2, 0)))
 capture_print(enum libbpf_print_level level, const char *format, va_list args)
 {
-	if (!captured)
+	if (!captured_text)
 		return print_before ? print_before(level, format, args) : 0;
-	if (level == LIBBPF_WARN && !captured[0]) {
-		vsnprintf(captured, CAPTURED_MAX, format, args);
-		captured[strcspn(captured, "\n")] = '\0';
+	if (level == LIBBPF_WARN && !captured_text[0]) {
+		vsnprintf(captured_text, CAPTURED_BYTES, format, args);
+		captured_text[strcspn(captured_text, "\n")] = '\0';
 	}
 	return 0;
 }
@@ -38,14 +36,14 @@ static void capture_begin(char *buf)
 {
 	pthread_mutex_lock(&print_lock);
 	buf[0] = '\0';
-	captured = buf;
+	captured_text = buf;
 	print_before = libbpf_set_print(capture_print);
 }
 
 static void capture_end(void)
 {
 	libbpf_set_print(print_before);
-	captured = NULL;
+	captured_text = NULL;
 	pthread_mutex_unlock(&print_lock);
 }
 
@@ -61,11 +59,11 @@ const char *xdp_map_name(unsigned map)
 }
 
 /* Duplicates a descriptor, so that it outlives its object. */
-static int load_keep(int fd)
+static int load_duplicate(int fd)
 {
-	int kept = fd < 0 ? fd : fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	int copy = fd < 0 ? fd : fcntl(fd, F_DUPFD_CLOEXEC, 0);
 
-	return kept < 0 && fd >= 0 ? -errno : kept;
+	return copy < 0 && fd >= 0 ? -errno : copy;
 }
 
 static int load_refused(const struct why *why, int rc, const char *text)
@@ -98,7 +96,7 @@ static int load_take_maps(const struct bpf_object *object, int map_fds[XDP_MAP_C
 
 	for (unsigned i = 0; i < XDP_MAP_COUNT && rc >= 0; i++)
 		rc = map_fds[i] =
-			load_keep(bpf_object__find_map_fd_by_name(object, xdp_map_name(i)));
+			load_duplicate(bpf_object__find_map_fd_by_name(object, xdp_map_name(i)));
 	if (rc >= 0)
 		rc = bpf_map_update_elem(map_fds[XDP_MAP_layout], &zero, &layout, BPF_ANY);
 	return rc < 0 ? rc : 0;
@@ -108,7 +106,7 @@ int xdp_load(const struct why *why, int *program_fd, int map_fds[XDP_MAP_COUNT])
 {
 	LIBBPF_OPTS(bpf_object_open_opts, options, .object_name = XDP_PROGRAM_NAME);
 	struct bpf_object *object;
-	char text[CAPTURED_MAX];
+	char text[CAPTURED_BYTES];
 	int rc;
 
 	capture_begin(text);
@@ -123,7 +121,7 @@ int xdp_load(const struct why *why, int *program_fd, int map_fds[XDP_MAP_COUNT])
 		bpf_object__close(object);
 		return load_refused(why, rc, text);
 	}
-	rc = *program_fd = load_keep(
+	rc = *program_fd = load_duplicate(
 		bpf_program__fd(bpf_object__find_program_by_name(object, XDP_PROGRAM_NAME)));
 	if (rc >= 0 && map_fds[0] < 0)
 		rc = load_take_maps(object, map_fds);

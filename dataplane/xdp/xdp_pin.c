@@ -3,7 +3,7 @@
  * xdp_pin.c - pins an XDP program in a bpffs, where it outlives its creator, replaces it while it
  * is attached, and removes it. The next harpd adopts it (xdp_adopt.c).
  *
- * A directory has a name for each map, `program` and `link`. `link` is created last and removed
+ * A directory contains each map by name, `program` and `link`. `link` is created last and removed
  * first, so a directory without it was left by an interrupted process. During a replacement there
  * is also `program_new`.
  */
@@ -93,7 +93,7 @@ static int pin_all(const struct harp_xdp *xdp, const char *dir)
 int xdp_pin(struct harp_xdp *xdp, const char *dir)
 {
 	const char *last = strrchr(dir, '/');
-	bool made;
+	bool created;
 	int rc;
 
 	if (xdp->pin_dir[0])
@@ -102,13 +102,13 @@ int xdp_pin(struct harp_xdp *xdp, const char *dir)
 		return -ENAMETOOLONG;
 	if (strchr(last ? last + 1 : dir, '.'))
 		return -EINVAL;
-	made = mkdir(dir, 0700) == 0;
-	if (!made && errno != EEXIST)
+	created = mkdir(dir, 0700) == 0;
+	if (!created && errno != EEXIST)
 		return -errno;
 	rc = xdp_pin_dir_check(dir);
 	if (!rc)
 		rc = pin_all(xdp, dir);
-	if (rc && made)
+	if (rc && created)
 		rmdir(dir);
 	if (!rc)
 		strcpy(xdp->pin_dir, dir);
@@ -126,16 +126,16 @@ int xdp_unpin(const char *dir)
 	static const char *const first[] = { XDP_PIN_LINK, XDP_PIN_PROGRAM, XDP_PIN_PROGRAM_NEW };
 	const unsigned count = ARRAY_SIZE(first);
 	unsigned removed = 0;
-	int rc, one;
+	int rc, error;
 
 	rc = xdp_pin_dir_check(dir);
 	if (rc)
 		return rc == -EACCES ? -EPERM : -ENOENT;
 	for (unsigned i = 0; i < count + XDP_MAP_COUNT; i++) {
-		one = pin_remove(dir, i < count ? first[i] : xdp_map_name(i - count));
-		removed += !one;
-		if (one && one != -ENOENT && !rc)
-			rc = one;
+		error = pin_remove(dir, i < count ? first[i] : xdp_map_name(i - count));
+		removed += !error;
+		if (error && error != -ENOENT && !rc)
+			rc = error;
 	}
 	rmdir(dir); /* fails if other files are in it */
 	if (rc)

@@ -29,7 +29,7 @@ struct sources_list {
 struct sources_map {
 	int fd;
 	uint8_t address_bytes;
-	struct sources_list before, wanted;
+	struct sources_list current, target;
 };
 
 static bool sources_contain(const struct sources_list *list, const sources_key *key)
@@ -40,7 +40,7 @@ static bool sources_contain(const struct sources_list *list, const sources_key *
 	return false;
 }
 
-/* Bits after the prefix would create duplicate keys. */
+/* Rejects bits after the prefix, which would create duplicate keys. */
 static bool sources_is_prefix(const struct harp_xdp_source *source)
 {
 	if ((source->address_bytes != 4 && source->address_bytes != 16) ||
@@ -52,16 +52,16 @@ static bool sources_is_prefix(const struct harp_xdp_source *source)
 	return true;
 }
 
-static int sources_want(struct sources_map *map, const struct harp_xdp_source *source)
+static int sources_target_add(struct sources_map *map, const struct harp_xdp_source *source)
 {
 	sources_key key = { .prefix_bits = source->prefix_bits };
 
 	memcpy(key.address, source->address, map->address_bytes);
-	if (sources_contain(&map->wanted, &key))
+	if (sources_contain(&map->target, &key))
 		return 0;
-	if (map->wanted.count == STEER_SOURCES_MAX)
+	if (map->target.count == STEER_SOURCES_MAX)
 		return -E2BIG;
-	map->wanted.keys[map->wanted.count++] = key;
+	map->target.keys[map->target.count++] = key;
 	return 0;
 }
 
@@ -70,10 +70,10 @@ static int sources_read(struct sources_map *map)
 	sources_key key = { 0 }, *last = NULL;
 	int rc = 0;
 
-	while (map->before.count < STEER_SOURCES_MAX &&
+	while (map->current.count < STEER_SOURCES_MAX &&
 	       !(rc = bpf_map_get_next_key(map->fd, last, &key))) {
-		map->before.keys[map->before.count] = key;
-		last = &map->before.keys[map->before.count++];
+		map->current.keys[map->current.count] = key;
+		last = &map->current.keys[map->current.count++];
 	}
 	return rc == -ENOENT ? 0 : rc;
 }
@@ -83,31 +83,31 @@ static int sources_add(struct sources_map *map)
 	const uint32_t value = 1;
 	int rc = 0;
 
-	for (unsigned i = 0; i < map->wanted.count && !rc; i++)
-		rc = bpf_map_update_elem(map->fd, &map->wanted.keys[i], &value, BPF_ANY);
+	for (unsigned i = 0; i < map->target.count && !rc; i++)
+		rc = bpf_map_update_elem(map->fd, &map->target.keys[i], &value, BPF_ANY);
 	return rc;
 }
 
-/* Prefixes in list but not in other. */
+/* Removes the prefixes of list that are not in other. */
 static int sources_remove(struct sources_map *map, const struct sources_list *list,
 			  const struct sources_list *other)
 {
-	int rc = 0, one;
+	int rc = 0, error;
 
 	for (unsigned i = 0; i < list->count; i++) {
 		if (sources_contain(other, &list->keys[i]))
 			continue;
-		one = bpf_map_delete_elem(map->fd, &list->keys[i]);
-		if (one && one != -ENOENT && !rc)
-			rc = one;
+		error = bpf_map_delete_elem(map->fd, &list->keys[i]);
+		if (error && error != -ENOENT && !rc)
+			rc = error;
 	}
 	return rc;
 }
 
 static int sources_replace(struct harp_xdp *xdp, struct sources_map maps[2])
 {
-	const uint32_t zero = 0, restricted = maps[0].wanted.count || maps[1].wanted.count;
-	int rc = 0, one;
+	const uint32_t zero = 0, restricted = maps[0].target.count || maps[1].target.count;
+	int rc = 0, error;
 
 	for (unsigned i = 0; i < 2 && !rc; i++)
 		rc = sources_read(&maps[i]);
@@ -120,10 +120,10 @@ static int sources_replace(struct harp_xdp *xdp, struct sources_map maps[2])
 					 BPF_ANY);
 	for (unsigned i = 0; i < 2; i++) {
 		/* After a failure, removes the added prefixes. */
-		one = rc ? sources_remove(&maps[i], &maps[i].wanted, &maps[i].before)
-			 : sources_remove(&maps[i], &maps[i].before, &maps[i].wanted);
+		error = rc ? sources_remove(&maps[i], &maps[i].target, &maps[i].current)
+			   : sources_remove(&maps[i], &maps[i].current, &maps[i].target);
 		if (!rc)
-			rc = one;
+			rc = error;
 	}
 	return rc;
 }
@@ -141,7 +141,8 @@ int xdp_sources_set(struct harp_xdp *xdp, const struct harp_xdp_source *sources,
 	maps[1].address_bytes = 16;
 	for (unsigned i = 0; i < count && !rc; i++)
 		rc = sources_is_prefix(&sources[i])
-			     ? sources_want(&maps[sources[i].address_bytes == 16], &sources[i])
+			     ? sources_target_add(&maps[sources[i].address_bytes == 16],
+						  &sources[i])
 			     : -EINVAL;
 	if (!rc) {
 		pthread_mutex_lock(&xdp->maps_lock);
