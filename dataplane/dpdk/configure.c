@@ -19,7 +19,7 @@
 /* With XDP sockets (DRIVER_CHUNKS) the kernel reserves part of each chunk, and the driver's ring
  * always has this many frames. */
 #define PORT_CHUNK_BYTES_MAX 4096u
-#define PORT_CHUNK_KEPT_BYTES (256u + RTE_PKTMBUF_HEADROOM)
+#define PORT_CHUNK_RESERVED_BYTES (256u + RTE_PKTMBUF_HEADROOM)
 #define PORT_CHUNK_RING 2048u
 
 static uint32_t min_u32(uint32_t a, uint32_t b)
@@ -38,7 +38,7 @@ static const char *port_error_text(char text[EAL_TEXT_BYTES], int err)
 
 uint32_t port_frame_size(const struct rte_eth_dev_info *info, uint32_t traits, uint32_t mtu_bytes)
 {
-	uint32_t room = mtu_bytes + PORT_ETH_BYTES, size = PORT_FRAME_SIZE, kept = PORT_HEADROOM;
+	uint32_t room = mtu_bytes + PORT_ETH_BYTES, size = PORT_FRAME_SIZE, head = PORT_HEADROOM;
 
 	if (info && room < info->min_rx_bufsize)
 		room = info->min_rx_bufsize;
@@ -46,32 +46,32 @@ uint32_t port_frame_size(const struct rte_eth_dev_info *info, uint32_t traits, u
 	    !(traits & DRIVER_READS) && room < PORT_ROOM_HARDWARE)
 		room = PORT_ROOM_HARDWARE;
 	if (traits & DRIVER_CHUNKS)
-		kept = PORT_CHUNK_KEPT_BYTES;
-	while (size < PORT_FRAME_SIZE_MAX && size < POOL_RESERVED_BYTES + kept + room)
+		head = PORT_CHUNK_RESERVED_BYTES;
+	while (size < PORT_FRAME_SIZE_MAX && size < POOL_RESERVED_BYTES + head + room)
 		size *= 2;
 	while ((traits & DRIVER_SLOTS) && size < PORT_FRAME_SIZE_MAX &&
-	       driver_slot_bytes(size) < mtu_bytes + PORT_ETH_BYTES + DRIVER_SLOT_KEPT)
+	       driver_slot_bytes(size) < mtu_bytes + PORT_ETH_BYTES + DRIVER_SLOT_OVERHEAD)
 		size *= 2;
 	return size;
 }
 
 /* ---- choices ---- */
 
-/* The MTU up to which the device need not be configured: the limit of its buffers. */
+/* The MTU to configure: the port's, limited to what the device supports. */
 static uint32_t port_device_mtu(const struct dpdk_port *port)
 {
 	const struct rte_eth_dev_info *info = &port->info;
 	uint32_t overhead = RTE_ETHER_HDR_LEN + RTE_ETHER_CRC_LEN;
-	uint32_t most = info->max_mtu;
+	uint32_t max = info->max_mtu;
 
 	if (info->max_mtu != UINT16_MAX && info->max_rx_pktlen > info->max_mtu)
 		overhead = info->max_rx_pktlen - info->max_mtu;
 	if (info->max_rx_pktlen > overhead)
-		most = min_u32(most, info->max_rx_pktlen - overhead);
+		max = min_u32(max, info->max_rx_pktlen - overhead);
 	if (port->traits & DRIVER_CHUNKS)
-		most = min_u32(most, PORT_CHUNK_BYTES_MAX - POOL_RESERVED_BYTES -
-					     PORT_CHUNK_KEPT_BYTES - PORT_ETH_BYTES);
-	return min_u32(most, port->mtu_bytes);
+		max = min_u32(max, PORT_CHUNK_BYTES_MAX - POOL_RESERVED_BYTES -
+					   PORT_CHUNK_RESERVED_BYTES - PORT_ETH_BYTES);
+	return min_u32(max, port->mtu_bytes);
 }
 
 static int port_choose_mtu(struct dpdk_port *port, const struct harp_dpdk_port_options *opt,
@@ -104,9 +104,9 @@ static int port_choose_frames(struct dpdk_port *port, const struct harp_dpdk_por
 }
 
 /*
- * Half of a queue's frames are for reception. Some drivers never fill a ring that was filled when
- * the device was set up and is not refilled after each burst. A NIC returns sent frames when more
- * is sent, for which the stack needs frames: it may keep a quarter.
+ * Half of a queue's frames are for reception. They must suffice for the whole ring: some drivers
+ * stop receiving if they cannot refill it after a burst. A NIC returns sent frames only when the
+ * stack sends more, for which the stack needs free frames. So the transmit ring may hold a quarter.
  */
 static int port_check_rings(struct dpdk_port *port, const struct why *why)
 {
@@ -122,7 +122,8 @@ static int port_check_rings(struct dpdk_port *port, const struct why *why)
 			"%u frames are too few for its rings of at least %u and %u descriptors; "
 			"use %u",
 			port->frame_count, port->rx_ring, port->tx_ring, need);
-	/* Limits fragments if the ring cannot be that short. */
+	/* The driver may require a longer ring than port_choose_queues() computed. Then packets
+	 * have fewer fragments. */
 	port->frags_max = PORT_FRAGS_MAX;
 	if ((port->traits & DRIVER_INDIRECT) &&
 	    DRIVER_SLOT_MBUFS * 4 * port->tx_ring > port->frame_count)
@@ -133,12 +134,12 @@ static int port_check_rings(struct dpdk_port *port, const struct why *why)
 static int port_choose_queues(struct dpdk_port *port, const struct harp_dpdk_port_options *opt,
 			      const struct why *why)
 {
-	uint32_t most = min_u32(port->info.max_rx_queues, port->info.max_tx_queues);
+	uint32_t max = min_u32(port->info.max_rx_queues, port->info.max_tx_queues);
 	uint32_t ring = PORT_RING;
 	int err;
 
-	if (opt->queues > most || opt->queues > RTE_MAX_QUEUES_PER_PORT)
-		return why_fail(why, -EINVAL, "%u queues; the device has %u", opt->queues, most);
+	if (opt->queues > max || opt->queues > RTE_MAX_QUEUES_PER_PORT)
+		return why_fail(why, -EINVAL, "%u queues; the device has %u", opt->queues, max);
 	port->queues = (uint16_t)opt->queues;
 	if (port->traits & DRIVER_CHUNKS)
 		ring = PORT_CHUNK_RING;
@@ -160,8 +161,8 @@ static int port_choose_queues(struct dpdk_port *port, const struct harp_dpdk_por
 /* ---- the device ---- */
 
 #define PORT_TX_CSUM (RTE_ETH_TX_OFFLOAD_TCP_CKSUM | RTE_ETH_TX_OFFLOAD_UDP_CKSUM)
-/* For segmented packets the device also writes IPv4 checksums. Some drivers do so only then
- * (virtio) and do not report it. */
+/* For segmented packets the device also writes IPv4 checksums. virtio does so only for those and
+ * does not report it. */
 #define PORT_TX_TSO (PORT_TX_CSUM | RTE_ETH_TX_OFFLOAD_TCP_TSO)
 
 static void port_offloads(const struct dpdk_port *port, struct rte_eth_conf *conf)
@@ -202,7 +203,7 @@ static void port_features(struct dpdk_port *port)
 		port->features |= HARP_NIC_TX_TSO;
 		port->tso_bytes_max = PORT_TSO_BYTES_MAX;
 	}
-	/* NICs report completion only for some descriptors, and some drivers check it only when
+	/* NICs report completion only for some descriptors. Some drivers check for it only when
 	 * they send (virtio: when its ring is nearly full). */
 	if (!(port->traits & DRIVER_READS))
 		port->features |= HARP_NIC_TX_LAZY;

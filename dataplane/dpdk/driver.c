@@ -27,7 +27,7 @@ static const struct {
 	{ "net_af_xdp",
 	  DRIVER_COPIES | DRIVER_KERNEL | DRIVER_PULLS | DRIVER_READS | DRIVER_CHUNKS },
 	{ "net_virtio_user", DRIVER_INDIRECT },
-	/* Except if the host keeps them in order (VIRTIO_F_IN_ORDER, which is rare). */
+	/* Not indirect if the host keeps buffers in order (VIRTIO_F_IN_ORDER), which is rare. */
 	{ "net_virtio", DRIVER_INDIRECT },
 	{ "net_vhost", DRIVER_FILLS_LATE | DRIVER_COPIES | DRIVER_READS | DRIVER_GSO },
 	/* tap sends no packet longer than its reported MTU of 1504. When it segments it includes
@@ -45,9 +45,10 @@ uint32_t driver_traits(const char *driver)
 
 uint32_t driver_slot_bytes(uint32_t frame_size)
 {
-	uint32_t most = frame_size - POOL_RESERVED_BYTES - RTE_PKTMBUF_HEADROOM + DRIVER_SLOT_KEPT;
+	uint32_t max =
+		frame_size - POOL_RESERVED_BYTES - RTE_PKTMBUF_HEADROOM + DRIVER_SLOT_OVERHEAD;
 
-	return most < 4096 ? most < 2048 ? 1024 : 2048 : most & ~4095u;
+	return max < 4096 ? max < 2048 ? 1024 : 2048 : max & ~4095u;
 }
 
 const char *driver_argument(const char *device, const char *key)

@@ -3,9 +3,9 @@
  * eal.c - starts DPDK's environment inside an application's process.
  *
  * A process can call rte_eal_init() once. It pins its caller to a core and creates threads that
- * inherit its signal mask. So it runs in a separate thread with all signals blocked, which then
- * sleeps forever as DPDK's main lcore, and other threads are not affected. Threads that use ports
- * are not lcores, which none of the used functions requires.
+ * inherit its signal mask. So a separate thread with all signals blocked calls it and then sleeps
+ * forever as DPDK's main lcore. Other threads are not affected. Threads that use ports are not
+ * lcores, and none of the functions used here requires it.
  *
  * A crash leaves nothing on disk: with huge pages the environment is `--in-memory` (anonymous huge
  * pages, no files); without them it needs no runtime folder either (--no-shconf).
@@ -42,7 +42,7 @@ static struct {
 	pthread_mutex_t lock;
 	enum { EAL_NOT_STARTED, EAL_RUNS, EAL_FAILED } state;
 	bool huge_pages;
-	bool forked; /* this process is a forked child of the one that started it */
+	bool forked; /* this process is a forked child of the process that started DPDK */
 	struct harp_dpdk_eal_options opt;
 	char args[EAL_ARGS_BYTES];     /* copy of opt.args, for comparison */
 	char text[2 * EAL_TEXT_BYTES]; /* error text */
@@ -147,9 +147,9 @@ static bool eal_arg_lcores(struct eal_args *args)
 }
 
 /*
- * True if the caller's arguments may make this a secondary process, which would wait forever for a
- * primary and lose ports with it. getopt accepts any prefix of an option, with its value after "="
- * or as the next argument.
+ * True if the caller's arguments may make this a secondary process. It would wait forever for a
+ * primary process and lose its ports when that process ends. getopt accepts any prefix of an
+ * option, with its value after "=" or as the next argument.
  */
 static bool eal_args_share(const struct eal_args *args)
 {
@@ -266,8 +266,8 @@ static void eal_failed(const struct eal_run *run)
 	/* DPDK parses arguments before it loads drivers. */
 	if (run->result < 0 && run->error == EINVAL && driver && eal.args[0])
 		snprintf(eal.text, sizeof(eal.text),
-			 "it rejects its arguments; remove from HARP_DPDK_ARGS those it does not "
-			 "take: %.*s",
+			 "it rejects its arguments; remove those that it does not know from "
+			 "HARP_DPDK_ARGS: %.*s",
 			 EAL_TEXT_BYTES - 1, eal.args);
 	else if (driver)
 		snprintf(eal.text, sizeof(eal.text),
@@ -301,8 +301,8 @@ static int eal_init(const struct why *why)
 		return why_fail(
 			why, -EINVAL,
 			"--proc-type in its arguments (HARP_DPDK_ARGS): HARP does not share "
-			"a primary process's ports, which may die; remove it, and name a "
-			"port that this process opens itself");
+			"the ports of a primary process; remove it, and name a port that "
+			"this process opens itself");
 	eal_log_to(eal.opt.log, eal.opt.ctx);
 	err = eal_log_open(link_leaving, link_ended);
 	if (!err)
@@ -321,7 +321,7 @@ static int eal_init(const struct why *why)
 	return why_fail(why, err, "its environment did not start: %s", eal.text);
 }
 
-/* The headers' inline functions were compiled in, so the loaded library must match them. */
+/* Inline functions of DPDK's headers are compiled in, so the loaded library must match them. */
 static int eal_version(const struct why *why)
 {
 	unsigned year = 0, month = 0;
@@ -358,22 +358,22 @@ static int eal_first(const struct harp_dpdk_eal_options *opt, const struct why *
 /* Checks that the options match the running environment. Options without a value match anything. */
 static int eal_check_options(const struct harp_dpdk_eal_options *opt, const struct why *why)
 {
-	const char *what = NULL;
+	const char *difference = NULL;
 
 	if (!opt)
 		return 0;
 	eal_log_to(opt->log, opt->ctx);
 	if ((opt->huge_pages == 1 && eal.huge_pages) || (opt->huge_pages == 2 && !eal.huge_pages))
-		what = eal.huge_pages ? "with huge pages" : "without huge pages";
+		difference = eal.huge_pages ? "with huge pages" : "without huge pages";
 	else if (opt->memory_mib > eal.opt.memory_mib)
-		what = "with less memory";
+		difference = "with less memory";
 	else if (opt->args && strcmp(opt->args, eal.args) != 0)
-		what = "with other arguments";
-	if (!what)
+		difference = "with other arguments";
+	if (!difference)
 		return 0;
 	return why_fail(why, -EALREADY,
 			"its environment runs in this process %s and cannot be started twice",
-			what);
+			difference);
 }
 
 int eal_start(const struct harp_dpdk_eal_options *opt, char *why_text, size_t why_len)

@@ -4,9 +4,9 @@
  * process's output.
  *
  * DPDK logs to a stream that can be replaced. Some of its start code also prints to stdout and
- * stderr. In glibc these are variables, so they are replaced during the start; output of other
- * threads passes to the original stream. Drivers log each lost packet in the polling thread, so the
- * number of lines is limited and the rest is counted.
+ * stderr. In glibc these are variables, so this code replaces them during the start; output of
+ * other threads passes to the original stream. Drivers log each lost packet in the polling thread,
+ * so this code limits the number of lines and counts the dropped ones.
  */
 #include "dpdk/eal_log.h"
 
@@ -33,7 +33,7 @@ static struct {
 	size_t used;
 	uint64_t window_ns;       /* start of the window */
 	uint64_t passed, dropped; /* lines in the window */
-	bool telling;             /* text[] belongs to an error */
+	bool has_error;           /* text[] belongs to an error */
 	char text[EAL_TEXT_BYTES];
 	FILE *log_stream, *out_stream, *err_stream, *out_before, *err_before;
 	void (*leaving)(void), (*ended)(void);
@@ -114,15 +114,15 @@ static void eal_log_limited(const char *line)
 		eal_log.dropped++;
 }
 
-/* True for a line that looks like a failure and is harmless: only secondary processes, which do not
- * exist here, would request memif's regions this way. */
-static bool eal_log_harmless(const char *line)
+/* True for an error message without consequences: only secondary processes, which do not exist
+ * here, would request memif's regions this way. */
+static bool eal_log_is_harmless(const char *line)
 {
 	return strstr(line, "Failed to register mp action callback") != NULL;
 }
 
-/* Handles a complete line, under the lock. DPDK's errors are not necessarily HARP's, whose own
- * errors contain the relevant text. */
+/* Handles a complete line, under the lock. Logs DPDK's errors as information, because not all of
+ * them are errors for HARP, and HARP's error texts quote the relevant ones. */
 static void eal_log_line(enum harp_log_level level)
 {
 	char line[EAL_LINE_BYTES];
@@ -134,11 +134,11 @@ static void eal_log_line(enum harp_log_level level)
 	eal_log.used = 0;
 	if (line[0] == '\0')
 		return;
-	if (eal_log_harmless(line))
+	if (eal_log_is_harmless(line))
 		level = HARP_LOG_DEBUG;
-	if (!eal_log.telling && (level == HARP_LOG_ERROR || !eal_log.text[0])) {
+	if (!eal_log.has_error && (level == HARP_LOG_ERROR || !eal_log.text[0])) {
 		snprintf(eal_log.text, sizeof(eal_log.text), "%.*s", EAL_TEXT_BYTES - 1, line);
-		eal_log.telling = level == HARP_LOG_ERROR;
+		eal_log.has_error = level == HARP_LOG_ERROR;
 	}
 	/* A caller that requested debug messages gets all of them. */
 	if (level == HARP_LOG_DEBUG)
@@ -240,7 +240,7 @@ void eal_log_mark(void)
 {
 	pthread_mutex_lock(&eal_log.lock);
 	eal_log.text[0] = '\0';
-	eal_log.telling = false;
+	eal_log.has_error = false;
 	pthread_mutex_unlock(&eal_log.lock);
 }
 

@@ -8,9 +8,9 @@
 #include <string.h>
 
 #define EXTERNAL_OPS_NAME "harp_external"
-/* A device completes packets within microseconds. Some drivers check only on the next transmission,
- * if ever: their queue is stopped. A paused link may take longer; after that, only stopping the
- * device helps. */
+/* A device completes packets within microseconds. Some drivers check for that only on the next
+ * transmission, or never, until their queue is stopped. A paused link takes longer; then only
+ * stopping the device helps. */
 #define EXTERNAL_QUEUE_NS UINT64_C(20000000)
 #define EXTERNAL_PORT_NS UINT64_C(1000000000)
 
@@ -21,11 +21,11 @@ static inline uint32_t *external_number(void *mbuf)
 	return rte_mbuf_to_priv(mbuf);
 }
 
-/* The driver has released item i. Called by the owner, or with no thread inside. */
+/* Records that the driver has released item i. Called by the owner, or with no thread inside. */
 static inline void external_sort(struct external *external, uint32_t i)
 {
 	external->freed++;
-	if (!external->items[i].undone)
+	if (!external->items[i].is_refused)
 		external->done[external->done_count++] = i;
 }
 
@@ -50,8 +50,8 @@ static void external_free_remote(struct external *external, uint32_t i)
 	rte_spinlock_unlock(&external->lock);
 }
 
-/* Any thread. If the owner took the lock, it would wait until the driver's copies of all packets
- * have reached memory. */
+/* Any thread. The owner takes no lock, because an atomic instruction would wait until the driver's
+ * copies of all packets have reached memory. */
 static int external_enqueue(struct rte_mempool *mempool, void *const *mbufs, unsigned count)
 {
 	struct external *external = mempool->pool_data;
@@ -81,7 +81,7 @@ static unsigned external_get_count(const struct rte_mempool *mempool)
 {
 	const struct external *external = mempool->pool_data;
 
-	return external ? external->count - (external->made - external->freed) : 0;
+	return external ? external->count - (external->attached - external->freed) : 0;
 }
 
 static int external_ops_alloc(struct rte_mempool *mempool)
@@ -105,14 +105,14 @@ static const struct rte_mempool_ops external_ops = {
 };
 RTE_MEMPOOL_REGISTER_OPS(external_ops);
 
-/* The driver no longer needs the bytes; it frees the mbuf a moment later. */
+/* Nothing to do: the driver frees the mbuf right after the bytes. */
 static void external_freed(void *bytes, void *opaque)
 {
 	(void)bytes;
 	(void)opaque;
 }
 
-static void external_made(struct rte_mempool *mempool, void *opaque, void *mbuf, unsigned i)
+static void external_item_init(struct rte_mempool *mempool, void *opaque, void *mbuf, unsigned i)
 {
 	struct external *external = opaque;
 	struct external_item *item = &external->items[i];
@@ -142,7 +142,7 @@ static int external_mempool(struct external *external, int numa_node)
 	rte_pktmbuf_pool_init(external->mempool, &private);
 	if (rte_mempool_populate_default(external->mempool) < 0)
 		return -ENOMEM;
-	rte_mempool_obj_iter(external->mempool, external_made, external);
+	rte_mempool_obj_iter(external->mempool, external_item_init, external);
 	external->mempool->pool_data = external;
 	return 0;
 }
@@ -151,7 +151,7 @@ static void external_free(struct external *external)
 {
 	rte_mempool_free(external->mempool);
 	free(external->memory);
-	free(external->where);
+	free(external->addresses);
 	free(external->items);
 	free(external->done);
 	free(external->remote_free);
@@ -168,10 +168,10 @@ int external_create(struct external **out, uint32_t count, struct rte_device *de
 	external->count = count;
 	external->device = device;
 	external->items = calloc(count, sizeof(*external->items));
-	external->where = calloc(count, sizeof(*external->where));
+	external->addresses = calloc(count, sizeof(*external->addresses));
 	external->done = calloc(count, sizeof(*external->done));
 	external->remote_free = calloc(count, sizeof(*external->remote_free));
-	if (!external->items || !external->where || !external->done || !external->remote_free ||
+	if (!external->items || !external->addresses || !external->done || !external->remote_free ||
 	    external_mempool(external, numa_node) != 0) {
 		external_free(external);
 		return -ENOMEM;
@@ -180,9 +180,9 @@ int external_create(struct external **out, uint32_t count, struct rte_device *de
 	return 0;
 }
 
-bool external_out(const struct external *external)
+bool external_is_held(const struct external *external)
 {
-	return external->made !=
+	return external->attached !=
 	       external->freed + __atomic_load_n(&external->remote_free_count, __ATOMIC_ACQUIRE);
 }
 
@@ -203,19 +203,19 @@ void external_reset(struct external *external)
 	external->done_count = 0;
 }
 
-/* Objects of closed ports whose mbufs are still in use elsewhere. Under the lock. */
+/* Objects of closed ports whose mbufs a driver still holds. Under the lock. */
 static struct external *external_retired;
 static pthread_mutex_t external_retired_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Takes the lock, because the thread that freed the last mbuf may still hold it. */
+/* Takes the lock, so that the thread that freed the last mbuf has left it. */
 static bool external_is_returned(struct external *external)
 {
-	bool out;
+	bool held;
 
 	rte_spinlock_lock(&external->lock);
-	out = external_out(external);
+	held = external_is_held(external);
 	rte_spinlock_unlock(&external->lock);
-	return !out;
+	return !held;
 }
 
 void external_reap(void)
@@ -251,10 +251,10 @@ struct rte_mbuf *external_make(struct external *external, uint32_t i, uint32_t l
 	struct external_item *item = &external->items[i];
 	struct rte_mbuf *mbuf = item->mbuf;
 
-	external->made++;
-	item->bytes = external->where[i];
+	external->attached++;
+	item->bytes = external->addresses[i];
 	item->len = len;
-	item->undone = false;
+	item->is_refused = false;
 	rte_mbuf_ext_refcnt_set(&item->shared, 1);
 	/* Never written. mapping.c maps this address for the device. */
 	rte_pktmbuf_attach_extbuf(mbuf, (void *)(uintptr_t)item->bytes, (rte_iova_t)item->bytes,
@@ -268,7 +268,7 @@ void external_undo(struct rte_mbuf *mbuf)
 {
 	struct external_item *item = mbuf->shinfo->fcb_opaque;
 
-	item->undone = true;
+	item->is_refused = true;
 	item->len = 0;
 	mbuf->next = NULL;
 	mbuf->nb_segs = 1;
@@ -312,7 +312,7 @@ int external_memory_add(struct external *external, const void *base, size_t byte
 	return 0;
 }
 
-static bool external_lies_in(const struct external_memory *m, const struct external_item *item)
+static bool external_contains(const struct external_memory *m, const struct external_item *item)
 {
 	return item->bytes >= m->base && (size_t)(item->bytes - m->base) <= m->bytes &&
 	       item->len <= m->bytes - (size_t)(item->bytes - m->base);
@@ -327,10 +327,10 @@ static bool external_needs_last(const struct external *external)
 		const struct external_item *item = &external->items[i];
 		bool in_other = false;
 
-		if (item->len == 0 || !external_lies_in(&external->memory[last], item))
+		if (item->len == 0 || !external_contains(&external->memory[last], item))
 			continue;
 		for (uint32_t m = 0; m < last && !in_other; m++)
-			in_other = external_lies_in(&external->memory[m], item);
+			in_other = external_contains(&external->memory[m], item);
 		if (!in_other && rte_mbuf_ext_refcnt_read(&item->shared) > 0)
 			return true;
 	}
@@ -340,7 +340,7 @@ static bool external_needs_last(const struct external *external)
 /* Moves the memory to the end of the list. False: it was not added. */
 static bool external_memory_find(struct external *external, const void *base, size_t bytes)
 {
-	struct external_memory found, *last;
+	struct external_memory match, *last;
 	uint32_t i = 0;
 
 	while (i < external->memory_count &&
@@ -349,9 +349,9 @@ static bool external_memory_find(struct external *external, const void *base, si
 	if (i == external->memory_count)
 		return false;
 	last = &external->memory[external->memory_count - 1];
-	found = external->memory[i];
+	match = external->memory[i];
 	external->memory[i] = *last;
-	*last = found;
+	*last = match;
 	return true;
 }
 
@@ -375,11 +375,11 @@ enum port_flush external_memory_flush(struct external *external, const void *bas
 	if (!external_memory_find(external, base, bytes))
 		return PORT_FLUSH_NONE;
 	m = &external->memory[external->memory_count - 1];
-	if (m->wanted_ns == 0)
-		m->wanted_ns = now_ns;
-	if (m->flushed < PORT_FLUSH_QUEUE && now_ns - m->wanted_ns >= EXTERNAL_QUEUE_NS)
+	if (m->request_ns == 0)
+		m->request_ns = now_ns;
+	if (m->flushed < PORT_FLUSH_QUEUE && now_ns - m->request_ns >= EXTERNAL_QUEUE_NS)
 		return m->flushed = PORT_FLUSH_QUEUE;
-	if (m->flushed < PORT_FLUSH_PORT && now_ns - m->wanted_ns >= EXTERNAL_PORT_NS)
+	if (m->flushed < PORT_FLUSH_PORT && now_ns - m->request_ns >= EXTERNAL_PORT_NS)
 		return m->flushed = PORT_FLUSH_PORT;
 	return PORT_FLUSH_NONE;
 }

@@ -18,32 +18,32 @@ enum port_flush {
 	PORT_FLUSH_PORT,  /* stop and restart the device */
 };
 
-/* One external frame and its mbuf. `shared` is the driver's reference to the bytes; the mbuf, which
- * the driver frees, is its reference to the item. */
+/* One external frame and its mbuf. `shared` is the driver's reference to the bytes, and the mbuf
+ * its reference to the item. */
 struct external_item {
 	struct rte_mbuf_ext_shared_info shared;
 	struct rte_mbuf *mbuf; /* allocated for this item */
 	const uint8_t *bytes;  /* while the driver holds it */
 	uint32_t len;          /* 0: not in use */
-	bool undone;           /* the driver did not accept it */
+	bool is_refused;       /* the driver did not accept it */
 };
 
 struct external {
 	struct rte_mempool *mempool; /* the items' mbufs, without data room */
 	uint32_t count;
-	const uint8_t **where; /* caps.external: address of each item's bytes */
+	const uint8_t **addresses; /* caps.external: address of each item's bytes */
 	struct external_item *items;
 	struct rte_device *device; /* device with DMA; NULL: the driver reads memory with the CPU */
 	struct external_memory {
 		const uint8_t *base;
 		size_t bytes;
-		uint64_t wanted_ns;      /* when it was first wanted back; 0: it was not */
+		uint64_t request_ns;     /* first call of external_memory_flush(); 0: none */
 		enum port_flush flushed; /* escalation so far */
-	} * memory;                      /* number of adds */
+	} * memory;                      /* one entry per add */
 	uint32_t memory_count;
 	/* Accessed without a lock, only by the thread inside one of the NIC's functions. */
-	pthread_t owner;      /* that thread; atomic; 0: none */
-	uint32_t made, freed; /* mbufs in total */
+	pthread_t owner;          /* that thread; atomic; 0: none */
+	uint32_t attached, freed; /* mbufs given to the driver and freed by it, in total */
 	uint32_t *done;
 	uint32_t done_count;
 	rte_spinlock_t lock;   /* protects the following fields: drivers free mbufs in any thread */
@@ -60,7 +60,7 @@ int external_create(struct external **out, uint32_t count, struct rte_device *de
 void external_retire(struct external *external);
 void external_reap(void);
 /* True if a driver holds any item. */
-bool external_out(const struct external *external);
+bool external_is_held(const struct external *external);
 /* Resets for another user. Requires that no thread is inside and no item in use. */
 void external_reset(struct external *external);
 
@@ -83,7 +83,7 @@ static inline bool external_valid(const struct external *external, uint64_t i, u
 }
 /* Builds the mbuf of item i. */
 struct rte_mbuf *external_make(struct external *external, uint32_t i, uint32_t len);
-/* After the driver did not accept it: returns the item to the caller. */
+/* Returns an item that the driver did not accept to the caller. */
 void external_undo(struct rte_mbuf *mbuf);
 /* Returns the items that the driver has released, and their number. */
 unsigned external_complete(struct external *external, uint32_t *items, unsigned max);
@@ -93,7 +93,7 @@ void external_refuse(struct external *external, uint32_t i);
 /* harp_nic_ops of the same names, for one queue. */
 int external_memory_add(struct external *external, const void *base, size_t bytes);
 int external_memory_remove(struct external *external, const void *base, size_t bytes);
-/* The memory is wanted back: the escalation that is due now; each is returned once. */
+/* Called while memory is being removed: the escalation that is due now. Returns each level once. */
 enum port_flush external_memory_flush(struct external *external, const void *base, size_t bytes,
 				      uint64_t now_ns);
 

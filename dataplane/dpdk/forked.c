@@ -5,8 +5,8 @@
  *
  * Drivers open them without close-on-exec. While a child has one open or mapped, the kernel keeps
  * the resource of a process that may have exited. So this code records descriptors that appear
- * while a port is opened and closes them in children, if they are still of such a kind (the number
- * may have been reused). It excludes their mappings from inheritance.
+ * while a port is opened. A child closes them if they are still descriptors of drivers (the number
+ * may have been reused). Children do not inherit their mappings.
  */
 #include <dirent.h>
 #include <inttypes.h>
@@ -27,7 +27,7 @@ static int forked_fds[FORKED_MAX];
 static unsigned forked_count;
 
 /* Async-signal-safe. */
-static bool forked_is_drivers(int fd)
+static bool forked_is_driver_fd(int fd)
 {
 	static const char *const files[] = { "/dev/net/tun", "/dev/vfio/", "anon_inode:[vfio" };
 	char name[32] = "/proc/self/fd/", target[64] = { 0 }, digits[12];
@@ -66,7 +66,7 @@ static unsigned forked_collect(int fds[FORKED_MAX])
 	unsigned count = 0;
 
 	while (dir && (entry = readdir(dir)) != NULL && count < FORKED_MAX)
-		if (entry->d_name[0] != '.' && forked_is_drivers(atoi(entry->d_name)))
+		if (entry->d_name[0] != '.' && forked_is_driver_fd(atoi(entry->d_name)))
 			fds[count++] = atoi(entry->d_name);
 	if (dir)
 		closedir(dir);
@@ -79,7 +79,7 @@ void forked_before(struct forked *before)
 }
 
 /* Excludes mappings (socket rings, NIC registers) from inheritance. */
-static void forked_keep_maps(int fd)
+static void forked_exclude_maps(int fd)
 {
 	char name[32], target[64] = "", line[512];
 	FILE *maps = fopen("/proc/self/maps", "re");
@@ -89,9 +89,9 @@ static void forked_keep_maps(int fd)
 	if (readlink(name, target, sizeof(target) - 2) > 0)
 		strcat(target, "\n");
 	while (maps && target[0] && fgets(line, sizeof(line), maps)) {
-		const char *found = strstr(line, target);
+		const char *match = strstr(line, target);
 
-		if (found && sscanf(line, "%" SCNxPTR "-%" SCNxPTR, &from, &to) == 2)
+		if (match && sscanf(line, "%" SCNxPTR "-%" SCNxPTR, &from, &to) == 2)
 			madvise((void *)from, to - from, MADV_DONTFORK);
 	}
 	if (maps)
@@ -106,7 +106,7 @@ void forked_after(const struct forked *before)
 	for (unsigned i = 0; i < now.count && forked_count < FORKED_MAX; i++) {
 		if (forked_has(before->fds, before->count, now.fds[i]))
 			continue;
-		forked_keep_maps(now.fds[i]);
+		forked_exclude_maps(now.fds[i]);
 		if (!forked_has(forked_fds, forked_count, now.fds[i]))
 			forked_fds[forked_count++] = now.fds[i];
 	}
@@ -114,18 +114,18 @@ void forked_after(const struct forked *before)
 
 void forked_closed(void)
 {
-	unsigned kept = 0;
+	unsigned count = 0;
 
 	for (unsigned i = 0; i < forked_count; i++)
-		if (forked_is_drivers(forked_fds[i]))
-			forked_fds[kept++] = forked_fds[i];
-	forked_count = kept;
+		if (forked_is_driver_fd(forked_fds[i]))
+			forked_fds[count++] = forked_fds[i];
+	forked_count = count;
 }
 
 void forked_child(void)
 {
 	for (unsigned i = 0; i < forked_count; i++)
-		if (forked_is_drivers(forked_fds[i]))
+		if (forked_is_driver_fd(forked_fds[i]))
 			close(forked_fds[i]);
 	forked_count = 0;
 }

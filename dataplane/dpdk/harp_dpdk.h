@@ -4,10 +4,10 @@
  * HARP: the host layer loads the library on demand and never unloads it, so only it depends on
  * DPDK.
  *
- * The environment (EAL) starts once per process, in a separate thread, which it pins and which
- * stays. It cannot be started twice, and its memory outlives every port. A *port* is an Ethernet
- * device owned by this process; each of its queue pairs is a NIC (harp_nic.h) for one stack. Ports
- * can be opened and closed repeatedly.
+ * The environment (EAL) starts once per process, in a separate thread, which it pins and never
+ * ends. It cannot be restarted, and its memory outlives every port. A *port* is an Ethernet device
+ * owned by this process; each of its queue pairs is a NIC (harp_nic.h) for one stack. Ports can be
+ * opened and closed repeatedly.
  *
  * Calls return 0 or -errno; why receives one line, "net_memif0: cause; remedy". Any thread may call
  * these functions; one thread at a time calls a NIC's functions (harp_nic.h).
@@ -22,7 +22,7 @@
 struct harp_dpdk_port;
 struct harp_dpdk_memif; /* of a port that harp.dpdk drives */
 
-/* For the first start in a process; later ones must not contradict it (-EALREADY). */
+/* Options of the first start in a process; those of a later start must match (-EALREADY). */
 struct harp_dpdk_eal_options {
 	uint32_t size;       /* sizeof(struct harp_dpdk_eal_options) */
 	uint32_t huge_pages; /* 0: if enough are free. 1: never. 2: required */
@@ -68,17 +68,18 @@ struct harp_dpdk_api {
 	/* Stops, closes and removes the device. Its NICs must have been destroyed. */
 	void (*port_close)(struct harp_dpdk_port *port);
 	/* For ports driven outside of this library (harp.dpdk): when a memif peer disconnects, the
-	 * driver unmaps its rings, even during bursts. Before that, leaving() is called in DPDK's
-	 * interrupt thread and must return after the last burst in progress; done() is called
-	 * afterwards. Once per process; after start(). */
+	 * driver unmaps its rings, even during bursts. Before that, DPDK's interrupt thread calls
+	 * leaving(), which must return after the last burst in progress. Afterwards it calls
+	 * done(). Once per process; after start(). */
 	void (*guard)(void (*leaving)(void), void (*done)(void));
-	/* For the same user: runs a function in DPDK's interrupt thread, where memifs are started,
-	 * stopped, closed and queried for their link; one call per iteration. After memif_probe();
+	/* For harp.dpdk: runs a function in DPDK's interrupt thread, one per iteration. memifs must
+	 * be started, stopped, closed and queried for their link there. Call after memif_probe(),
 	 * not in that thread. */
 	int (*run_in_intr)(void (*run)(void *arg), void *arg);
-	/* For the same user: rte_dev_probe() of a memif whose socket only this user can reach. Call
-	 * ready() before starting it (-ECONNREFUSED: a client without a server), leave() before
-	 * stopping it, and then close() before closing it. Not in DPDK's interrupt thread. */
+	/* For harp.dpdk: rte_dev_probe() of a memif whose socket only this user can reach. Call
+	 * memif_ready() before starting the memif (-ECONNREFUSED: a client without a server),
+	 * memif_leave() before stopping it, and memif_close() before closing it. Not in DPDK's
+	 * interrupt thread. */
 	int (*memif_probe)(struct harp_dpdk_memif **out, const char *device, char *why,
 			   size_t why_len);
 	int (*memif_ready)(struct harp_dpdk_memif *memif);

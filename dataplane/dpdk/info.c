@@ -64,7 +64,7 @@ int port_xstats(const struct harp_dpdk_port *harp_port, char (*names)[64], uint6
 {
 	int count;
 
-	/* Keeps the device from being stopped or restarted meanwhile. */
+	/* So that no thread stops or restarts the device meanwhile. */
 	port_lock_all();
 	count = port_xstats_get(port_of(harp_port), names, values, max);
 	port_unlock_all();

@@ -9,14 +9,14 @@
 
 #include "dpdk/port.h"
 
-/* Drivers would send packets that are too long, and the kernel would drop them silently. */
+/* Without this check, drivers would send packets that the kernel silently drops. */
 static int interface_compare(const struct dpdk_port *port, int fd, struct ifreq *request,
 			     const struct why *why)
 {
 	const int mtu = (int)port->mtu_bytes;
 
 	if (ioctl(fd, SIOCGIFMTU, request) < 0)
-		return 0; /* it was removed: the link state reports that */
+		return 0; /* the interface was removed; the link state reports that */
 	if (request->ifr_mtu >= mtu && !(port->traits & DRIVER_CREATES_LINK))
 		return 0;
 	if (!(port->traits & DRIVER_CREATES_LINK))

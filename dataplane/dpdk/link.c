@@ -5,21 +5,21 @@
  * Theory of operation
  *
  * DPDK's interrupt thread establishes and ends memif connections. The driver does not synchronize
- * that thread with threads that start, stop or close the device. So those calls are made there as
- * well: an event runs one call per iteration of the interrupt thread. A socket closed by one call
- * thus has no pending event when the next call opens a socket with the same number.
+ * that thread with threads that start, stop or close the device. So the interrupt thread makes
+ * those calls as well: an event runs one call per iteration. A socket closed by one call thus has
+ * no pending event when the next call opens a socket with the same number.
  *
  * A memif client connects once, when it is started, and its start fails without a server. Ten times
- * a second, clients without a server are started if there is one, and clients that have lost it are
- * stopped. A client in a handshake is left alone: a server of DPDK 22.11 aborts its process if a
- * client leaves before it was greeted. So closing a client first waits for the end of its
- * handshake.
+ * a second, link_tick() starts stopped clients that have a server, and stops clients that have lost
+ * theirs. It does not stop a client in a handshake: a server of DPDK 22.11 aborts its process if a
+ * client leaves before the server's first message. So closing a client first waits for the end of
+ * its handshake.
  *
  * When a peer exits or disconnects, the driver unmaps the rings at once, while bursts may copy from
  * them. Its log is the only earlier hook: at debug level it reports, in the interrupt thread, that
- * a message ends the connection. On this line all such ports are quiesced. An alarm, which runs
- * after the driver is done, ends that; by then the driver knows that it is disconnected. A second
- * line reports each end of a connection; link_ends counts them.
+ * a message ends the connection. On this line, link_leaving() quiesces all such ports. An alarm
+ * runs after the driver has finished and resumes them; by then the driver knows that it is
+ * disconnected. A second line reports each end of a connection; link_ends counts them.
  */
 #include <errno.h>
 #include <rte_alarm.h>
@@ -32,15 +32,15 @@
 #include "dpdk/port.h"
 
 #define LINK_POLL_US 100000u
-#define LINK_UP_WAIT_MS 1000u /* of one millisecond */
-#define LINK_ROUNDS 8         /* iterations of the interrupt thread, which each read one message */
+#define LINK_UP_WAIT_MS 1000u
+#define LINK_ROUNDS 8 /* iterations of the interrupt thread; each reads one message */
 
 /* Ports with peers. Writers hold the ports' lock and link_list_lock; link_leaving() holds only the
  * latter. */
 static struct dpdk_port *link_ports;
 static pthread_mutex_t link_list_lock = PTHREAD_MUTEX_INITIALIZER;
 static bool link_armed;        /* link_tick() is scheduled; under link_list_lock */
-static unsigned link_quiesced; /* link_leaving() has quiesced; under link_list_lock */
+static unsigned link_quiesced; /* link_leaving() has quiesced the ports; under link_list_lock */
 
 /* For ports of harp.dpdk (harp_dpdk.h: guard). Under link_list_lock. */
 static void (*link_others_leaving)(void);
@@ -70,8 +70,8 @@ static void link_set_started(struct dpdk_port *port, bool started)
 	__atomic_store_n(&port->started, started, __ATOMIC_RELAXED);
 }
 
-/* Stops and starts in separate events, because in between the socket's number is free. A port that
- * is not started stays quiesced. Under the ports' lock. */
+/* Starts or stops a port, never both in one event, because the socket's number may be reused in
+ * between. A port that is not started stays quiesced. Under the ports' lock. */
 static void link_check(struct dpdk_port *port)
 {
 	if (port->memif.is_server)
@@ -137,7 +137,7 @@ static void link_event(void *arg)
 }
 
 /* The event is never removed, and neither is the interrupt thread. */
-static int link_event_make(void)
+static int link_event_create(void)
 {
 	struct rte_intr_handle *handle = rte_intr_instance_alloc(RTE_INTR_INSTANCE_F_PRIVATE);
 	int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), err = fd < 0 ? -errno : 0;
@@ -157,13 +157,13 @@ static int link_event_make(void)
 	return err;
 }
 
-int link_run_there(void (*run)(void *arg), void *arg)
+int link_run_in_intr(void (*run)(void *arg), void *arg)
 {
 	int err = 0;
 
 	pthread_mutex_lock(&link_call.turn);
 	if (!link_call.handle)
-		err = link_event_make();
+		err = link_event_create();
 	if (!err) {
 		pthread_mutex_lock(&link_call.lock);
 		link_call.run = run;
@@ -180,44 +180,44 @@ int link_run_there(void (*run)(void *arg), void *arg)
 int link_run(const struct dpdk_port *port, void (*run)(void *arg), void *arg)
 {
 	if (port->traits & DRIVER_CONNECTS)
-		return link_run_there(run, arg);
+		return link_run_in_intr(run, arg);
 	run(arg);
 	return 0;
 }
 
 /* ---- ports ---- */
 
-struct link_starting {
+struct link_start_args {
 	struct dpdk_port *port;
 	int err;
 };
 
 static void link_start_device(void *arg)
 {
-	struct link_starting *starting = arg;
-	struct dpdk_port *port = starting->port;
+	struct link_start_args *args = arg;
+	struct dpdk_port *port = args->port;
 
 	port->link_ends = link_end_count();
 	if ((port->traits & DRIVER_CONNECTS) && !port->memif.is_server &&
 	    !memif_has_server(&port->memif))
-		starting->err = -ECONNREFUSED;
+		args->err = -ECONNREFUSED;
 	else
-		starting->err = rte_eth_dev_start(port->id);
+		args->err = rte_eth_dev_start(port->id);
 }
 
 int link_start(struct dpdk_port *port)
 {
-	struct link_starting starting = { .port = port };
+	struct link_start_args args = { .port = port };
 
-	link_run(port, link_start_device, &starting);
-	link_set_started(port, starting.err == 0);
-	if (!starting.err || !(port->traits & DRIVER_CONNECTS) || port->memif.is_server)
-		return starting.err;
-	quiesce_begin(port); /* until link_check() has started it */
+	link_run(port, link_start_device, &args);
+	link_set_started(port, args.err == 0);
+	if (!args.err || !(port->traits & DRIVER_CONNECTS) || port->memif.is_server)
+		return args.err;
+	quiesce_begin(port); /* link_check() ends it */
 	return 0;
 }
 
-static void link_nothing(void *arg)
+static void link_no_op(void *arg)
 {
 	(void)arg;
 }
@@ -235,7 +235,7 @@ void link_retire(const struct memif *memif)
 {
 	memif_retire(memif);
 	for (unsigned i = 0; i < LINK_ROUNDS; i++)
-		link_run_there(link_nothing, NULL);
+		link_run_in_intr(link_no_op, NULL);
 }
 
 static void link_stop_device(void *arg)
@@ -284,7 +284,7 @@ void link_remove(struct dpdk_port *port)
 	pthread_mutex_unlock(&link_list_lock);
 }
 
-/* Runs after the driver is done. */
+/* Alarm: runs after the driver has ended the connection. */
 static void link_done(void *arg)
 {
 	(void)arg;

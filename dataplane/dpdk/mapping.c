@@ -2,10 +2,10 @@
 /*
  * mapping.c - memory for DMA: registered with DPDK, and mapped for each device.
  *
- * Ranges consist of whole pages and may overlap. Queues of one device share pages; in DPDK's
- * registration all devices do. So there is a list of disjoint pieces, each with its number of users
- * (ranges). A range uses existing pieces and creates the missing ones between them. Pieces without
- * a device are DPDK's registrations (rte_extmem_register), the others are a device's mappings.
+ * Ranges consist of whole pages and may overlap. The queues of a device share mappings, and all
+ * devices share DPDK's registration. So there is a list of disjoint pieces, each with its number of
+ * users (ranges). A range uses existing pieces and creates the missing ones between them. Pieces
+ * without a device are DPDK's registrations (rte_extmem_register); others are a device's mappings.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -27,7 +27,7 @@ struct mapping {
 static struct mapping *mappings;
 static pthread_mutex_t mapping_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static int mapping_make(const struct mapping *m)
+static int mapping_create(const struct mapping *m)
 {
 	void *at = (void *)m->from;
 	size_t bytes = m->to - m->from;
@@ -66,7 +66,8 @@ static void mapping_release(struct rte_device *device, uintptr_t from, uintptr_t
 	}
 }
 
-/* The end of a new piece from `from` to the next piece at most; or the existing piece at `from`. */
+/* Returns the piece that contains `from`. NULL: none; *end becomes the start of the next piece, if
+ * that is lower. */
 static struct mapping *mapping_at(struct rte_device *device, uintptr_t from, uintptr_t *end)
 {
 	for (struct mapping *m = mappings; m; m = m->next) {
@@ -101,7 +102,7 @@ static int mapping_hold(struct rte_device *device, uintptr_t from, uintptr_t to)
 		}
 		*m = (struct mapping){ mappings, device, at, end, 1 };
 		rte_errno = 0;
-		err = mapping_make(m);
+		err = mapping_create(m);
 		if (err) {
 			free(m);
 			break;

@@ -20,12 +20,12 @@
 #include "base/util.h"
 #include "dpdk/port.h"
 
-#define MEMIF_DEFAULT_SOCKET "/tmp/harp-memif-%u/memif.sock" /* the user's number is inserted */
+#define MEMIF_DEFAULT_SOCKET "/tmp/harp-memif-%u/memif.sock" /* %u: the user id */
 /* The driver's socket, and three for DPDK's interrupt thread, which creates a new epoll. */
 #define MEMIF_FDS 4u
 
-/* If the driver does not know one argument, it ignores all. zero-copy= is missing here because it
- * shares all of DPDK's memory with the peer. */
+/* The accepted arguments, because the driver ignores all arguments if it does not know one.
+ * zero-copy= is not accepted: it shares all of DPDK's memory with the peer. */
 static const char *const memif_keys[] = {
 	"role=", "id=", "bsize=", "rsize=", "mac=", "secret=", "socket=", "socket-abstract=",
 };
@@ -145,8 +145,8 @@ static int memif_folder(const struct memif *memif, const struct why *why)
 			path);
 }
 
-/* Without free descriptors the driver leaves a device that cannot be removed, and DPDK's interrupt
- * thread aborts the process. */
+/* Checks that descriptors are free. Without them the driver leaves a device that cannot be removed,
+ * and DPDK's interrupt thread aborts the process. */
 static int memif_descriptors(const struct why *why)
 {
 	int fds[MEMIF_FDS], err = 0;
@@ -166,8 +166,8 @@ static int memif_descriptors(const struct why *why)
 		   : 0;
 }
 
-/* Connects with another socket type: the kernel refuses with EPROTOTYPE, without the server's
- * notice, and with another error if a killed server has left the file. */
+/* Connects with another socket type. The kernel refuses with EPROTOTYPE, which the server does not
+ * notice, or with another error if a killed server has left the file. */
 bool memif_has_server(const struct memif *memif)
 {
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -194,8 +194,8 @@ int memif_prepare(const struct memif *memif, const struct why *why)
 		return err;
 	if (!S_ISSOCK(file.st_mode))
 		return why_fail(why, -EEXIST,
-				"its socket's path is a file of another kind; name another, or "
-				"remove it");
+				"its socket's path is a file of another type; remove it, or name "
+				"another path");
 	if (memif_has_server(memif))
 		return why_fail(why, -EBUSY, "Address already in use: its socket has a server");
 	return unlink(path) < 0 && errno != ENOENT

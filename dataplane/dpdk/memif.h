@@ -22,7 +22,7 @@ int memif_parse(struct memif *out, const char *device, const struct why *why);
 /* Checks that only this user can reach the socket, and removes a stale one. Call before probing the
  * device. -EPERM; -EBUSY: it has a server; other -errno. */
 int memif_prepare(const struct memif *memif, const struct why *why);
-/* A client cannot be started without a server. */
+/* True if a server listens. A client cannot be started without one. */
 bool memif_has_server(const struct memif *memif);
 /* Call before closing a server: no client can connect afterwards. */
 void memif_retire(const struct memif *memif);

@@ -28,18 +28,18 @@ static struct memif_handle *memif_handle_of(struct harp_dpdk_memif *memif)
 
 static void memif_handle_probe_device(void *arg)
 {
-	struct memif_handle_probe_args *probing = arg;
+	struct memif_handle_probe_args *args = arg;
 	char text[EAL_TEXT_BYTES];
 
-	probing->err = memif_prepare(probing->memif, probing->why);
-	if (probing->err)
+	args->err = memif_prepare(args->memif, args->why);
+	if (args->err)
 		return;
 	eal_log_mark();
-	probing->err = rte_dev_probe(probing->memif->text);
-	if (!probing->err)
+	args->err = rte_dev_probe(args->memif->text);
+	if (!args->err)
 		return;
 	eal_log_message(text);
-	probing->err = why_fail(probing->why, -EINVAL, "its driver rejects it: %s", text);
+	args->err = why_fail(args->why, -EINVAL, "its driver rejects it: %s", text);
 }
 
 int memif_handle_probe(struct harp_dpdk_memif **out, const char *device, char *why_text,
@@ -47,21 +47,21 @@ int memif_handle_probe(struct harp_dpdk_memif **out, const char *device, char *w
 {
 	struct why why = { .text = why_text, .size = why_len };
 	struct memif_handle *handle = calloc(1, sizeof(*handle));
-	struct memif_handle_probe_args probing = { .why = &why };
+	struct memif_handle_probe_args args = { .why = &why };
 	int err;
 
 	why_about(&why, "%s", device);
 	if (!handle)
 		return why_fail(&why, -ENOMEM, "out of memory");
-	probing.memif = &handle->memif;
+	args.memif = &handle->memif;
 	err = memif_parse(&handle->memif, device, &why);
 	if (!err) {
-		err = link_run_there(memif_handle_probe_device, &probing);
+		err = link_run_in_intr(memif_handle_probe_device, &args);
 		if (err)
 			why_fail(&why, err, "no event for DPDK's interrupt thread: %s",
 				 strerror(-err));
 		else
-			err = probing.err;
+			err = args.err;
 	}
 	if (err)
 		free(handle);

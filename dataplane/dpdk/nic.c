@@ -21,8 +21,8 @@ static void nic_stats(struct harp_nic *harp_nic, struct harp_nic_stats *out)
 	struct dpdk_nic *nic = nic_of(harp_nic);
 	struct rte_eth_stats driver;
 
-	/* The device counts for all queues; the first NIC reports. The firmware may answer
-	 * slowly. */
+	/* The device counts for all queues, so only the first queue's NIC reports. The interval
+	 * limits queries, because the firmware may answer slowly. */
 	if (nic->queue == 0 && (nic->driver_stats_ns == 0 || nic->now_ns < nic->driver_stats_ns ||
 				nic->now_ns - nic->driver_stats_ns >= NIC_DRIVER_STATS_NS)) {
 		nic->driver_stats_ns = nic->now_ns;
@@ -70,15 +70,15 @@ static void nic_destroy(struct harp_nic *harp_nic)
 	nic_drop_waiting(nic);
 	if (nic->external) {
 		nic_clean_inside(nic);
-		if (external_out(nic->external))
+		if (external_is_held(nic->external))
 			port_flush(nic, PORT_FLUSH_QUEUE);
 		/* Releases the user's memory. If a driver cannot stop a queue, the device may still
-		 * read the memory and keeps its mapping. It ends with the port, or with the queue's
-		 * next user, which requires all items to be free (port_nic()). */
-		if (!external_out(nic->external))
+		 * read the memory, so the mapping stays until the port is closed, or until
+		 * port_nic() has made the driver release all items. */
+		if (!external_is_held(nic->external))
 			external_reset(nic->external);
 	}
-	__atomic_store_n(&nic->taken, false, __ATOMIC_RELEASE);
+	__atomic_store_n(&nic->is_taken, false, __ATOMIC_RELEASE);
 }
 
 static const struct harp_nic_ops nic_ops = {
@@ -99,11 +99,11 @@ void nic_init(struct dpdk_nic *nic, struct dpdk_port *port, uint16_t queue)
 	struct harp_nic_caps *caps = &nic->nic.caps;
 	uint32_t half = port->frame_count / 2, tx = port->tx_ring * port->slot_frames;
 	const struct external *external = nic->external;
-	const size_t kept = offsetof(struct dpdk_nic, pool), from = offsetof(struct dpdk_nic, port);
+	const size_t pool = offsetof(struct dpdk_nic, pool), rest = offsetof(struct dpdk_nic, port);
 
-	/* Keeps the pools, because quiesce_begin() may be checking whether a thread is in one. */
-	memset(nic, 0, kept);
-	memset((uint8_t *)nic + from, 0, sizeof(*nic) - from);
+	/* Does not clear `pool` and `external`: quiesce_begin() may be reading the pool. */
+	memset(nic, 0, pool);
+	memset((uint8_t *)nic + rest, 0, sizeof(*nic) - rest);
 	nic->nic.ops = &nic_ops;
 	nic->port = port;
 	nic->port_id = port->id;
@@ -120,8 +120,7 @@ void nic_init(struct dpdk_nic *nic, struct dpdk_port *port, uint16_t queue)
 	caps->rx_ring = 2u * port->rx_ring < half ? 2u * port->rx_ring : half;
 	/* A ring that was filled at device setup permanently holds that many frames. */
 	caps->rx_fill_min = port->traits & DRIVER_FILLS_LATE ? 0 : port->rx_ring + NIC_BURST;
-	/* A burst of GSO packets takes some forty frames each; packets without frames are
-	 * dropped. */
+	/* A GSO packet takes some forty frames, and packets without frames are dropped. */
 	if (port->traits & DRIVER_GSO)
 		caps->rx_fill_min = caps->rx_ring;
 	/* Larger than the driver's ring: a full ring returns frames when it is offered more, and
@@ -132,6 +131,6 @@ void nic_init(struct dpdk_nic *nic, struct dpdk_port *port, uint16_t queue)
 	caps->features = port->features;
 	caps->tso_bytes_max = port->tso_bytes_max;
 	caps->external_count = external ? external->count : 0;
-	caps->external = external ? external->where : NULL;
+	caps->external = external ? external->addresses : NULL;
 	memcpy(caps->mac, port->mac.addr_bytes, sizeof(caps->mac));
 }

@@ -10,7 +10,7 @@ static inline struct dpdk_nic *nic_of(struct harp_nic *nic)
 	return (struct dpdk_nic *)nic;
 }
 
-/* Encloses code that may access the pool's lists. */
+/* Enclose code that may access the lists of the pool and of external frames. */
 static inline void nic_enter(struct dpdk_nic *nic)
 {
 	pool_enter(nic->pool);
@@ -32,7 +32,8 @@ unsigned nic_tx(struct harp_nic *harp_nic, const struct harp_desc *descs, unsign
 		uint64_t now_ns);
 unsigned nic_complete(struct harp_nic *harp_nic, uint64_t *addrs, unsigned max, uint64_t now_ns);
 void nic_kick(struct harp_nic *nic, uint64_t now_ns);
-/* Makes the driver release sent mbufs that it has not reported, if it supports that. Not inside. */
+/* Makes the driver release sent mbufs that it has not reported, if it supports that. Enters and
+ * leaves the NIC. */
 void nic_clean_inside(struct dpdk_nic *nic);
 
 #endif

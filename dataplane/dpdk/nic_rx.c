@@ -43,7 +43,7 @@ static inline uint32_t nic_rx_flags(const struct rte_mbuf *packet)
 		       : 0;
 }
 
-/* True if the mbuf was given for reception. (A sent one may return through a net_ring.) */
+/* True if the driver held the mbuf for reception. (A sent mbuf may return through a net_ring.) */
 static inline bool nic_is_frame(const struct pool *pool, const struct rte_mbuf *mbuf)
 {
 	return mbuf->pool == pool->mempool && pool->state[pool_index(pool, mbuf)] == POOL_RECEIVING;
@@ -87,7 +87,7 @@ static unsigned nic_copy_descs(const struct dpdk_nic *nic, const struct rte_mbuf
 	return (packet->pkt_len + room - 1) / room;
 }
 
-/* Copies a packet whose mbufs are not our frames into filled ones. */
+/* Copies a packet whose mbufs are not our frames into frames of the fill list. */
 static void nic_rx_copy(struct dpdk_nic *nic, const struct rte_mbuf *packet,
 			struct harp_desc *descs)
 {
@@ -206,8 +206,8 @@ static unsigned nic_rx_take(struct dpdk_nic *nic, struct harp_desc *descs, unsig
 	return got;
 }
 
-/* Logs if the driver found too few frames since the last check. Drivers then drop packets or leave
- * them, and few report it. */
+/* Logs that the driver found too few frames. Drivers then drop packets or leave them in the ring,
+ * and few report it. */
 static void nic_rx_log_alloc_failed(struct dpdk_nic *nic)
 {
 	char line[256];
@@ -219,7 +219,7 @@ static void nic_rx_log_alloc_failed(struct dpdk_nic *nic)
 	nic->alloc_failed_log_ns = nic->now_ns;
 	snprintf(line, sizeof(line),
 		 "%s queue %u: too few of %u frames are free for reception: packets wait or are "
-		 "lost; raise frames= in its text",
+		 "lost; raise the port's frames=",
 		 nic->port->name, nic->queue, nic->port->frame_count);
 	eal_log_forward(line);
 }
@@ -227,7 +227,7 @@ static void nic_rx_log_alloc_failed(struct dpdk_nic *nic)
 unsigned nic_rx(struct harp_nic *harp_nic, struct harp_desc *descs, unsigned max, uint64_t now_ns)
 {
 	struct dpdk_nic *nic = nic_of(harp_nic);
-	unsigned want = max < NIC_BURST ? max : NIC_BURST;
+	unsigned limit = max < NIC_BURST ? max : NIC_BURST;
 	unsigned got;
 
 	nic->now_ns = now_ns;
@@ -235,7 +235,7 @@ unsigned nic_rx(struct harp_nic *harp_nic, struct harp_desc *descs, unsigned max
 	if (nic->waiting_at == nic->waiting_count && quiesce_enter(nic)) {
 		nic->waiting_at = 0;
 		nic->waiting_count =
-			rte_eth_rx_burst(nic->port_id, nic->queue, nic->waiting, (uint16_t)want);
+			rte_eth_rx_burst(nic->port_id, nic->queue, nic->waiting, (uint16_t)limit);
 	}
 	got = nic_rx_take(nic, descs, max);
 	nic_leave(nic);

@@ -120,15 +120,15 @@ static unsigned nic_packet_refuse(struct dpdk_nic *nic, const struct harp_desc *
 	return n;
 }
 
-/* Lets the driver check packets with offloads. Leaves out the first one that it rejects and all
- * after it; *n: -1 if there is one. */
-static unsigned nic_prepare(struct dpdk_nic *nic, struct rte_mbuf **packets, unsigned made, int *n)
+/* Lets the driver check packets with offloads. Returns the number of packets before the first
+ * rejected one, and sets *n to -1 if there is one. */
+static unsigned nic_prepare(struct dpdk_nic *nic, struct rte_mbuf **packets, unsigned total, int *n)
 {
-	uint16_t prepared = rte_eth_tx_prepare(nic->port_id, nic->queue, packets, (uint16_t)made);
+	uint16_t prepared = rte_eth_tx_prepare(nic->port_id, nic->queue, packets, (uint16_t)total);
 
-	for (unsigned i = prepared; i < made; i++)
+	for (unsigned i = prepared; i < total; i++)
 		nic_packet_undo(nic, packets[i]);
-	if (prepared < made)
+	if (prepared < total)
 		*n = -1;
 	return prepared;
 }
@@ -140,40 +140,40 @@ static unsigned nic_tx_burst(struct dpdk_nic *nic, const struct harp_desc *descs
 {
 	struct rte_mbuf *packets[NIC_BURST];
 	uint8_t sizes[NIC_BURST];
-	unsigned made = 0, at = 0, taken = 0, sent;
+	unsigned total = 0, at = 0, taken = 0, sent;
 	int n = 0;
 
-	for (; made < NIC_BURST && at < count; at += (unsigned)n) {
+	for (; total < NIC_BURST && at < count; at += (unsigned)n) {
 		if (at + 4 < count &&
 		    descs[at + 4].addr >> nic->pool->shift < nic->pool->frame_count)
 			__builtin_prefetch(pool_mbuf(nic->pool, (uint32_t)(descs[at + 4].addr >>
 									   nic->pool->shift)),
 					   1);
-		n = nic_packet_make(nic, descs + at, count - at, &packets[made]);
+		n = nic_packet_make(nic, descs + at, count - at, &packets[total]);
 		if (n <= 0)
 			break;
-		sizes[made++] = (uint8_t)n;
+		sizes[total++] = (uint8_t)n;
 	}
 	/* Read before the burst, because sent mbufs belong to the driver. */
 	uint32_t lens[NIC_BURST];
 
-	for (unsigned i = 0; i < made; i++)
+	for (unsigned i = 0; i < total; i++)
 		lens[i] = packets[i]->pkt_len;
 	if (nic->nic.caps.features & HARP_NIC_TX_CSUM)
-		made = nic_prepare(nic, packets, made, &n);
-	sent = made ? rte_eth_tx_burst(nic->port_id, nic->queue, packets, (uint16_t)made) : 0;
+		total = nic_prepare(nic, packets, total, &n);
+	sent = total ? rte_eth_tx_burst(nic->port_id, nic->queue, packets, (uint16_t)total) : 0;
 	for (unsigned i = 0; i < sent; i++) {
 		taken += sizes[i];
 		nic->stats.driver_copied_bytes += lens[i];
 	}
 	nic->in_flight += taken;
-	for (unsigned i = sent; i < made; i++)
+	for (unsigned i = sent; i < total; i++)
 		nic_packet_undo(nic, packets[i]);
-	if (sent == made && n < 0) {
+	if (sent == total && n < 0) {
 		taken += nic_packet_refuse(nic, descs + taken);
 		n = 1;
 	}
-	*more = sent == made && n > 0 && taken < count;
+	*more = sent == total && n > 0 && taken < count;
 	return taken;
 }
 
@@ -193,7 +193,7 @@ unsigned nic_tx(struct harp_nic *harp_nic, const struct harp_desc *descs, unsign
 	return taken;
 }
 
-/* Drivers may free sent mbufs late or never; this requests it. */
+/* Requests that the driver frees sent mbufs; without a request, it may do so late or never. */
 static void nic_clean(struct dpdk_nic *nic)
 {
 	if (!quiesce_enter(nic))

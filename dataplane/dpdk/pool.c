@@ -34,13 +34,13 @@ static void pool_sort(struct pool *pool, uint32_t index)
 	}
 }
 
-/* Under the lock. */
+/* The same for a spare. Under the lock. */
 static void pool_sort_spare(struct pool *pool, uint32_t index)
 {
-	if (pool->state[index] != POOL_SPARE_OUT)
+	if (pool->state[index] != POOL_SPARE_HELD)
 		return; /* freed twice, or never taken */
 	pool->state[index] = POOL_SPARE;
-	pool->spare_out--;
+	pool->spare_held--;
 	pool_push(&pool->spare, index);
 }
 
@@ -98,10 +98,10 @@ static int pool_dequeue_spare(struct pool *pool, void **objects, unsigned count)
 		for (unsigned i = 0; i < count; i++) {
 			uint32_t index = pool->spare.items[--pool->spare.count];
 
-			pool->state[index] = POOL_SPARE_OUT;
+			pool->state[index] = POOL_SPARE_HELD;
 			objects[i] = pool_mbuf(pool, index);
 		}
-		pool->spare_out += count;
+		pool->spare_held += count;
 		err = 0;
 	}
 	rte_spinlock_unlock(&pool->lock);
@@ -147,14 +147,14 @@ static void pool_ops_free(struct rte_mempool *mempool)
 
 /* Adds elements one by one, because DPDK reports the boundaries of contiguous chunks. */
 static int pool_populate(struct rte_mempool *mempool, unsigned max, void *address, rte_iova_t iova,
-			 size_t bytes, rte_mempool_populate_obj_cb_t *made, void *made_arg)
+			 size_t bytes, rte_mempool_populate_obj_cb_t *init, void *init_arg)
 {
 	struct pool *pool = mempool->pool_config;
 	size_t stride = (size_t)1 << pool->shift;
 	unsigned count = 0;
 
 	for (; count < max && (count + 1) * stride <= bytes; count++)
-		made(mempool, made_arg, (uint8_t *)address + count * stride + POOL_MBUF_AT,
+		init(mempool, init_arg, (uint8_t *)address + count * stride + POOL_MBUF_AT,
 		     iova == RTE_BAD_IOVA ? RTE_BAD_IOVA : iova + count * stride + POOL_MBUF_AT);
 	return (int)count;
 }
@@ -202,7 +202,7 @@ static int pool_memory(struct pool *pool, const struct pool_options *opt)
 		.mbuf_data_room_size = (uint16_t)(opt->frame_size - POOL_RESERVED_BYTES),
 	};
 	char name[RTE_MEMZONE_NAMESIZE];
-	int made;
+	int populated;
 
 	snprintf(name, sizeof(name), "harp_frames_%u", n);
 	pool->zone = rte_memzone_reserve_aligned(name, bytes, opt->numa_node, 0, opt->frame_size);
@@ -216,9 +216,9 @@ static int pool_memory(struct pool *pool, const struct pool_options *opt)
 	if (!pool->mempool || rte_mempool_set_ops_byname(pool->mempool, POOL_OPS_NAME, pool) != 0)
 		return -ENOMEM;
 	rte_pktmbuf_pool_init(pool->mempool, &private);
-	made = rte_mempool_populate_virt(pool->mempool, (char *)pool->base, bytes,
-					 pool->zone->hugepage_sz, NULL, NULL);
-	if (made < 0 || (uint32_t)made != pool->element_count)
+	populated = rte_mempool_populate_virt(pool->mempool, (char *)pool->base, bytes,
+					      pool->zone->hugepage_sz, NULL, NULL);
+	if (populated < 0 || (uint32_t)populated != pool->element_count)
 		return -ENOMEM;
 	rte_mempool_obj_iter(pool->mempool, rte_pktmbuf_init, NULL);
 	return 0;
@@ -259,17 +259,17 @@ int pool_create(struct pool **out, const struct pool_options *opt, const struct 
 
 /* destruction */
 
-uint32_t pool_out(struct pool *pool)
+uint32_t pool_count_held(struct pool *pool)
 {
-	uint32_t out;
+	uint32_t held;
 
 	pool_collect(pool);
 	rte_spinlock_lock(&pool->lock);
-	out = pool->spare_out;
+	held = pool->spare_held;
 	rte_spinlock_unlock(&pool->lock);
 	for (uint32_t i = 0; i < pool->frame_count; i++)
-		out += pool->state[i] == POOL_RECEIVING || pool->state[i] == POOL_SENDING;
-	return out;
+		held += pool->state[i] == POOL_RECEIVING || pool->state[i] == POOL_SENDING;
+	return held;
 }
 
 void pool_reset(struct pool *pool)
@@ -281,8 +281,7 @@ void pool_reset(struct pool *pool)
 	pool->done.count = 0;
 }
 
-/* Pools of closed ports whose frames are still in use elsewhere (such as in the ring of a
- * net_ring). */
+/* Pools of closed ports whose frames are still in use (such as in the ring of a net_ring). */
 static struct pool *pool_retired;
 static pthread_mutex_t pool_retired_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -290,7 +289,7 @@ void pool_reap(void)
 {
 	pthread_mutex_lock(&pool_retired_lock);
 	for (struct pool **at = &pool_retired, *pool; (pool = *at);) {
-		if (pool_out(pool) > 0) {
+		if (pool_count_held(pool) > 0) {
 			at = &pool->next_retired;
 			continue;
 		}

@@ -28,18 +28,18 @@
 
 #define POOL_MBUF_AT 64u
 #define POOL_RESERVED_BYTES (POOL_MBUF_AT + 128u)
-static_assert(sizeof(struct rte_mbuf) == 128, "two cache lines, as POOL_RESERVED_BYTES has it");
+static_assert(sizeof(struct rte_mbuf) == 128, "POOL_RESERVED_BYTES includes two cache lines");
 static_assert(sizeof(struct rte_mempool_objhdr) <= POOL_MBUF_AT, "the header fits before the mbuf");
 
-/* State of an element. Frames and spares have separate states, so that an mbuf that is freed twice,
- * or that the driver never had, is detected and ignored. */
+/* State of an element. It reveals mbufs that are freed twice or that the driver never had; these
+ * are ignored. */
 enum pool_state {
-	POOL_STACK,     /* frame: owned by the stack */
-	POOL_EMPTY,     /* frame: in the fill list */
-	POOL_RECEIVING, /* frame: the driver has it for reception */
-	POOL_SENDING,   /* frame: the driver reads it */
-	POOL_SPARE,     /* spare: in its list */
-	POOL_SPARE_OUT, /* spare: the driver has it */
+	POOL_STACK,      /* frame: owned by the stack */
+	POOL_EMPTY,      /* frame: in the fill list */
+	POOL_RECEIVING,  /* frame: the driver has it for reception */
+	POOL_SENDING,    /* frame: the driver reads it */
+	POOL_SPARE,      /* spare: in its list */
+	POOL_SPARE_HELD, /* spare: the driver has it */
 };
 
 /* A stack of element numbers. */
@@ -50,7 +50,7 @@ struct pool_list {
 
 /*
  * Only the thread inside one of the NIC's functions (*the owner*) accesses the lists, without a
- * lock. Drivers may also free and allocate mbufs in threads of their own, or in those of another
+ * lock. Drivers may also free and allocate mbufs in their own threads, or in those that use another
  * port. Such frees go to `remote_free`, and such allocations get spares, both under the lock. No
  * other lock is taken under it.
  */
@@ -66,7 +66,7 @@ struct pool {
 	rte_spinlock_t lock __rte_cache_aligned;
 	struct pool_list remote_free,
 		spare; /* under the lock; remote_free.count is also read without it */
-	uint32_t spare_out;
+	uint32_t spare_held;
 	struct pool *next_retired;
 };
 
@@ -83,8 +83,8 @@ int pool_create(struct pool **out, const struct pool_options *opt, const struct 
 void pool_retire(struct pool *pool);
 void pool_reap(void);
 /* Number of elements that a driver holds. Requires that no thread is inside. */
-uint32_t pool_out(struct pool *pool);
-/* Takes the stack's frames from the lists. Requires that no thread is inside. */
+uint32_t pool_count_held(struct pool *pool);
+/* Empties the lists, so that the stack owns all frames. Requires that no thread is inside. */
 void pool_reset(struct pool *pool);
 /* Processes the frees of other threads. Called by the owner, or with no thread inside. */
 void pool_collect(struct pool *pool);

@@ -85,9 +85,9 @@ static bool port_is_virtual(const struct dpdk_port *port)
 	return strcmp(rte_bus_name(rte_dev_bus(port->device)), "vdev") == 0;
 }
 
-/* Maps memory for devices with DMA. A virtual device's driver reads memory with the CPU, if at all.
- * Drivers that pass packets to other devices (bonding, failsafe) or to another process
- * (virtio_user) do not work, because no code maps the memory for those. */
+/* Devices with DMA need mapped memory. Drivers of virtual devices with DRIVER_READS read memory
+ * with the CPU. Other virtual devices pass packets to other devices (bonding, failsafe) or to
+ * another process (virtio_user), for which no code maps the memory; port_pools() excludes them. */
 static int port_external(struct dpdk_port *port, uint16_t queue, const struct why *why)
 {
 	bool virtual = port_is_virtual(port);
@@ -235,7 +235,7 @@ static const struct harp_dpdk_api api = {
 	.port_xstats = port_xstats,
 	.port_close = port_close,
 	.guard = link_guard,
-	.run_in_intr = link_run_there,
+	.run_in_intr = link_run_in_intr,
 	.memif_probe = memif_handle_probe,
 	.memif_ready = memif_handle_ready,
 	.memif_leave = memif_handle_leave,

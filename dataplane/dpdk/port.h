@@ -19,7 +19,7 @@
 /* Driver properties that DPDK does not report (driver.c). */
 enum driver_trait {
 	DRIVER_ANY_LENGTH = 0x1, /* packets longer than reported pass, if necessary in chains */
-	/* takes frames only as packets arrive; holds none before */
+	/* takes a frame when a packet arrives, and holds none before */
 	DRIVER_FILLS_LATE = 0x2,
 	DRIVER_COPIES = 0x4,    /* copies each packet in both directions */
 	DRIVER_KERNEL = 0x8,    /* leads to a kernel interface: checksums may be partial */
@@ -46,8 +46,8 @@ struct dpdk_nic {
 	struct dpdk_port *port;
 	uint16_t port_id, queue;
 	bool cleans;        /* rte_eth_tx_done_cleanup() is supported */
-	bool used;          /* was in use before */
-	bool taken;         /* in use; harp_nic_destroy() returns it */
+	bool was_used;      /* since the port was opened */
+	bool is_taken;      /* in use; harp_nic_destroy() returns it */
 	uint32_t in_flight; /* descriptors that the driver holds */
 	uint32_t waiting_at, waiting_count;
 	struct rte_mbuf *waiting[NIC_BURST]; /* received, not yet returned by rx() */
@@ -69,7 +69,7 @@ struct dpdk_port {
 	uint32_t traits;    /* enum driver_trait */
 	bool started;       /* writers hold the ports' lock */
 	struct memif memif; /* DRIVER_CONNECTS */
-	uint32_t shut;      /* quiesce.h */
+	uint32_t quiesces;  /* quiesce.h */
 	uint32_t link_ends; /* link.c's count when the port was started */
 	char name[64];      /* DPDK's name, without arguments */
 	struct rte_device *device;
@@ -87,11 +87,12 @@ uint32_t driver_traits(const char *driver);
 /* The value of an argument ("key=" in "name,key=value,..."), which ends at a comma; NULL:
  * absent. */
 const char *driver_argument(const char *device, const char *key);
-/* Size of a packet socket's slot (DRIVER_SLOTS) for mbufs of a size, and its overhead. */
-#define DRIVER_SLOT_KEPT 32u
+/* Size of a packet socket's slot (DRIVER_SLOTS) for a frame size, and the slot's overhead. */
+#define DRIVER_SLOT_OVERHEAD 32u
 uint32_t driver_slot_bytes(uint32_t frame_size);
 
-/* Adds defaults for a packet size to the text. Returns bytes written; -ENAMETOOLONG. */
+/* Copies the device and its arguments, and adds defaults for a frame size. Returns the length;
+ * -ENAMETOOLONG. */
 int driver_device(const char *device, uint32_t frame_size, char *out, size_t out_len);
 
 /* configure.c: configures a device from its reported properties. */
@@ -128,20 +129,20 @@ void link_remove(struct dpdk_port *port);
 /* Runs a function in the thread that the driver requires: DPDK's interrupt thread for
  * DRIVER_CONNECTS. Only the first call can fail (-errno). */
 int link_run(const struct dpdk_port *port, void (*run)(void *arg), void *arg);
-int link_run_there(void (*run)(void *arg), void *arg); /* not in the interrupt thread */
+int link_run_in_intr(void (*run)(void *arg), void *arg); /* not in the interrupt thread */
 /* Number of memif connections that have ended in this process. */
 uint32_t link_end_count(void);
 /* Waits until a started client's handshake is over, at most a second. ends: the count at its
  * start. */
 void link_wait_up(uint16_t id, uint32_t ends);
-/* Call before closing a server: it serves its clients, and accepts no others. */
+/* Call before closing a server. It keeps its clients and accepts no others. */
 void link_retire(const struct memif *memif);
 /* Starts the device; a memif client without a server starts when there is one. -errno. */
 int link_start(struct dpdk_port *port);
 /* Stops the device, and closes it if is_last. */
 void link_stop(struct dpdk_port *port, bool is_last);
-/* DPDK's interrupt thread is about to end a memif connection that bursts may use; it has ended
- * it. */
+/* Called when DPDK's interrupt thread is about to end a memif connection that bursts may use, and
+ * when it has ended it. */
 void link_leaving(void);
 void link_ended(void);
 void link_guard(void (*leaving)(void), void (*done)(void)); /* harp_dpdk.h */

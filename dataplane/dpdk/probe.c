@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* probe.c - finds the device that a port's text names, and attaches its driver. */
+/* probe.c - finds the device that a port's specification names, and attaches its driver. */
 #include <errno.h>
 #include <rte_dev.h>
 #include <rte_errno.h>
@@ -21,7 +21,7 @@ int port_name(struct dpdk_port *port, const char *device, const struct why *why)
 	return 0;
 }
 
-/* Drivers return -1 for any failure; their messages have the reason. */
+/* Drivers return -1 for any failure. Derives the error from their message. */
 static int port_probe_error(int err, const char *text)
 {
 	if (err != -1)
@@ -52,57 +52,56 @@ static int port_probe_failed(const char *device, int err, const struct why *why)
 			text[0] ? text : rte_strerror(-err));
 }
 
-struct port_probing {
+struct port_probe_args {
 	struct dpdk_port *port;
 	const struct harp_dpdk_port_options *opt;
 	const struct why *why;
 	int err;
 };
 
-/* Probes the device. */
 static void port_probe_device(void *arg)
 {
-	struct port_probing *probing = arg;
-	const struct harp_dpdk_port_options *opt = probing->opt;
-	struct dpdk_port *port = probing->port;
+	struct port_probe_args *args = arg;
+	const struct harp_dpdk_port_options *opt = args->opt;
+	struct dpdk_port *port = args->port;
 	uint32_t mtu = opt->mtu_bytes ? opt->mtu_bytes : RTE_ETHER_MTU;
 	uint32_t frame_size = port_frame_size(NULL, port->traits, mtu);
-	const char *asked = opt->device;
+	const char *text = opt->device;
 	char device[MEMIF_TEXT_BYTES];
 
 	if (port->traits & DRIVER_CONNECTS) {
-		probing->err = memif_parse(&port->memif, opt->device, probing->why);
-		if (!probing->err)
-			probing->err = memif_prepare(&port->memif, probing->why);
-		if (probing->err)
+		args->err = memif_parse(&port->memif, opt->device, args->why);
+		if (!args->err)
+			args->err = memif_prepare(&port->memif, args->why);
+		if (args->err)
 			return;
-		asked = port->memif.text;
+		text = port->memif.text;
 	}
-	if (driver_device(asked, frame_size, device, sizeof(device)) < 0) {
-		probing->err = why_fail(probing->why, -EINVAL, "has arguments that are too long");
+	if (driver_device(text, frame_size, device, sizeof(device)) < 0) {
+		args->err = why_fail(args->why, -EINVAL, "has arguments that are too long");
 		return;
 	}
 	eal_log_mark();
-	probing->err = rte_dev_probe(device);
-	if (probing->err)
-		probing->err = port_probe_failed(opt->device, probing->err, probing->why);
+	args->err = rte_dev_probe(device);
+	if (args->err)
+		args->err = port_probe_failed(opt->device, args->err, args->why);
 }
 
 int port_probe(struct dpdk_port *port, const struct harp_dpdk_port_options *opt,
 	       const struct why *why)
 {
-	struct port_probing probing = { .port = port, .opt = opt, .why = why };
+	struct port_probe_args args = { .port = port, .opt = opt, .why = why };
 	int err;
 
 	if (rte_eth_dev_get_port_by_name(port->name, &port->id) == 0)
 		return why_fail(why, -EBUSY, "is already open in this process");
 	port->traits = driver_traits(opt->device);
-	err = link_run(port, port_probe_device, &probing);
+	err = link_run(port, port_probe_device, &args);
 	if (err)
 		return why_fail(why, err, "no event for DPDK's interrupt thread: %s",
 				strerror(-err));
-	if (probing.err)
-		return probing.err;
+	if (args.err)
+		return args.err;
 	if (rte_eth_dev_get_port_by_name(port->name, &port->id) != 0)
 		return why_fail(why, -ENODEV, "is not an Ethernet device");
 	err = rte_eth_dev_info_get(port->id, &port->info);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* queues.c - assigns a port's queues, and recovers frames that a queue's last user left with the
+/* queues.c - assigns a port's queues, and recovers frames of a queue's last user from the
  * driver. */
 #include <errno.h>
 #include <rte_errno.h>
@@ -14,7 +14,7 @@ void port_drain(struct dpdk_port *port)
 	struct rte_mbuf *packets[NIC_BURST];
 
 	for (uint16_t q = 0; q < port->queues; q++)
-		for (unsigned turns = 0; turns < PORT_DRAIN_BURSTS; turns++) {
+		for (unsigned bursts = 0; bursts < PORT_DRAIN_BURSTS; bursts++) {
 			uint16_t n = rte_eth_rx_burst(port->id, q, packets, NIC_BURST);
 
 			rte_pktmbuf_free_bulk(packets, n);
@@ -23,20 +23,20 @@ void port_drain(struct dpdk_port *port)
 		}
 }
 
-static bool port_others_taken(const struct dpdk_port *port, uint32_t queue)
+static bool port_has_other_users(const struct dpdk_port *port, uint32_t queue)
 {
 	for (uint16_t q = 0; q < port->queues; q++)
-		if (q != queue && __atomic_load_n(&port->nics[q].taken, __ATOMIC_ACQUIRE))
+		if (q != queue && __atomic_load_n(&port->nics[q].is_taken, __ATOMIC_ACQUIRE))
 			return true;
 	return false;
 }
 
 /* True if the driver holds pool or external frames. */
-static bool port_queue_out(const struct dpdk_port *port, uint32_t queue)
+static bool port_queue_is_held(const struct dpdk_port *port, uint32_t queue)
 {
 	const struct dpdk_nic *nic = &port->nics[queue];
 
-	return pool_out(nic->pool) > 0 || (nic->external && external_out(nic->external));
+	return pool_count_held(nic->pool) > 0 || (nic->external && external_is_held(nic->external));
 }
 
 /* Recovers all frames by restarting the port; packets in flight are lost. */
@@ -66,7 +66,7 @@ static int port_restart(struct dpdk_port *port, const struct why *why)
 
 void port_flush(struct dpdk_nic *nic, enum port_flush how)
 {
-	/* The reason of a failure is not needed: a port that does not restart has no link. */
+	/* Discards the reason of a failure: a port that does not restart has no link. */
 	const struct why no_why = { 0 };
 	struct sigpipe was;
 
@@ -83,15 +83,15 @@ static int port_queue_restart(struct dpdk_port *port, uint32_t queue, const stru
 {
 	int err;
 
-	if (!port_queue_out(port, queue) || !port->nics[queue].used)
+	if (!port_queue_is_held(port, queue) || !port->nics[queue].was_used)
 		return 0;
-	if (port_others_taken(port, queue))
+	if (port_has_other_users(port, queue))
 		return why_fail(
 			why, -EBUSY,
 			"its driver still holds frames of the queue's last user, and other queues "
 			"are in use; close them all first");
 	err = port_restart(port, why);
-	if (!err && port_queue_out(port, queue))
+	if (!err && port_queue_is_held(port, queue))
 		return why_fail(why, -EBUSY,
 				"its driver keeps frames of the queue's last user; close the port");
 	return err;
@@ -114,7 +114,7 @@ int port_nic(struct harp_dpdk_port *harp_port, uint32_t queue, struct harp_nic *
 	port_enter(&was);
 	nic = &port->nics[queue];
 	err = eal_usable(&why);
-	if (!err && __atomic_load_n(&nic->taken, __ATOMIC_ACQUIRE))
+	if (!err && __atomic_load_n(&nic->is_taken, __ATOMIC_ACQUIRE))
 		err = why_fail(&why, -EBUSY, "in use by this process");
 	if (!err)
 		err = port_queue_restart(port, queue, &why);
@@ -123,8 +123,8 @@ int port_nic(struct harp_dpdk_port *harp_port, uint32_t queue, struct harp_nic *
 		if (nic->external)
 			external_reset(nic->external);
 		nic_init(nic, port, (uint16_t)queue);
-		nic->taken = true;
-		nic->used = true;
+		nic->is_taken = true;
+		nic->was_used = true;
 		*out = &nic->nic;
 	}
 	port_leave(&was);

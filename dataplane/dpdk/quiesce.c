@@ -24,7 +24,7 @@ bool quiesce_begin(struct dpdk_port *port)
 {
 	uint64_t until_ns = clock_ns() + QUIESCE_TIMEOUT_NS;
 
-	__atomic_add_fetch(&port->shut, 1, __ATOMIC_SEQ_CST);
+	__atomic_add_fetch(&port->quiesces, 1, __ATOMIC_SEQ_CST);
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	while (quiesce_is_busy(port)) {
 		if (clock_ns() > until_ns)
@@ -36,5 +36,5 @@ bool quiesce_begin(struct dpdk_port *port)
 
 void quiesce_end(struct dpdk_port *port)
 {
-	__atomic_sub_fetch(&port->shut, 1, __ATOMIC_RELEASE);
+	__atomic_sub_fetch(&port->quiesces, 1, __ATOMIC_RELEASE);
 }

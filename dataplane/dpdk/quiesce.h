@@ -2,8 +2,8 @@
 /*
  * quiesce.h - keeps a port's NICs out of its driver while the device is being changed.
  *
- * Threads inside NICs pay one fence per burst; the thread that changes the device waits until they
- * have left.
+ * Entering the driver costs one fence per burst. The thread that changes the device waits until the
+ * other threads have left.
  */
 #ifndef HARP_DPDK_QUIESCE_H
 #define HARP_DPDK_QUIESCE_H
@@ -15,9 +15,9 @@
 static inline bool quiesce_enter(const struct dpdk_nic *nic)
 {
 	/* Pairs with the fence of quiesce_begin(): either this thread sees the count, or the other
-	 * one sees this thread inside. */
+	 * thread sees this one inside. */
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
-	return __builtin_expect(__atomic_load_n(&nic->port->shut, __ATOMIC_RELAXED) == 0, 1);
+	return __builtin_expect(__atomic_load_n(&nic->port->quiesces, __ATOMIC_RELAXED) == 0, 1);
 }
 
 /* Increments the quiesce count and waits, at most a second, until no other thread is inside. False:

@@ -191,7 +191,7 @@ def test_a_real_port_gets_the_arguments_of_the_job(
     monkeypatch.setenv("HARP_DPDK_ARGS", "--proc-type=secondary")
     status, findings = check("net_null0")
     assert status == 1
-    assert "HARP does not share a primary process's ports" in findings["dpdk-device"]["text"]
+    assert "HARP does not share the ports of a primary process" in findings["dpdk-device"]["text"]
 
 
 def test_a_real_port_in_use_by_another_process(dpdk: None, tmp_path: Path) -> None:

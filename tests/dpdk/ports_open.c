@@ -58,7 +58,7 @@ static void check_directory_refused(void)
 	CHECK_EQ(mkdir(path, 0700), 0);
 	snprintf(device, sizeof(device), "net_memif0,role=server,socket=%s,socket-abstract=no",
 		 path);
-	check_refused(device, -EEXIST, "another kind");
+	check_refused(device, -EEXIST, "another type");
 	CHECK_EQ(rmdir(path) | rmdir(folder), 0);
 }
 
