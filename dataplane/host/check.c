@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * check.c - checks whether HARP would work here: one finding per line, each with a remedy. Attaches
- * and changes nothing.
+ * check.c - checks whether HARP would work on an interface. Each finding is one line and has a
+ * remedy. Changes nothing.
  */
 #include <errno.h>
 #include <linux/if_link.h>
@@ -29,27 +29,27 @@ struct report {
 	unsigned max, count;
 };
 
-/* Adds a finding; text and remedy are one format, separated by '|'. */
+/* Adds a finding. The format contains text and remedy, separated by '|'. */
 static void __attribute__((format(printf, 4, 5)))
 report_add(struct report *report, const char *name, enum severity severity, const char *format, ...)
 {
 	struct harp_check_item *item;
-	char both[512], *bar;
+	char finding[512], *bar;
 	va_list args;
 
 	if (report->count++ >= report->max)
 		return;
 	item = &report->items[report->count - 1];
 	va_start(args, format);
-	vsnprintf(both, sizeof(both), format, args);
+	vsnprintf(finding, sizeof(finding), format, args);
 	va_end(args);
-	bar = strchr(both, '|');
+	bar = strchr(finding, '|');
 	if (bar)
 		*bar++ = '\0';
 	memset(item, 0, sizeof(*item));
 	snprintf(item->name, sizeof(item->name), "%s", name);
 	item->severity = (int)severity;
-	snprintf(item->text, sizeof(item->text), "%.255s", both);
+	snprintf(item->text, sizeof(item->text), "%.255s", finding);
 	snprintf(item->remedy, sizeof(item->remedy), "%.255s", bar ? bar : "");
 }
 
@@ -147,21 +147,21 @@ static int addresses_read(struct addresses *a, uint32_t ifindex)
 	return rc;
 }
 
-static bool ipv6_disabled(const char *ifname)
+static bool is_ipv6_disabled(const char *ifname)
 {
-	char path[96], yes = '0';
+	char path[96], value = '0';
 	FILE *file;
 
 	snprintf(path, sizeof(path), "/proc/sys/net/ipv6/conf/%s/disable_ipv6", ifname);
 	file = fopen(path, "re");
-	if (file && fread(&yes, 1, 1, file) != 1)
-		yes = '0';
+	if (file && fread(&value, 1, 1, file) != 1)
+		value = '0';
 	if (file)
 		fclose(file);
-	return yes == '1';
+	return value == '1';
 }
 
-/* severity: of the finding that no IPv6 address is reachable by all peers. */
+/* severity: how severe it is that peers on other links can reach no IPv6 address. */
 static void check_ipv6(struct report *report, const char *ifname, const struct af_xdp_link *link,
 		       const struct addresses *a, enum severity severity)
 {
@@ -175,7 +175,7 @@ static void check_ipv6(struct report *report, const char *ifname, const struct a
 	if (access("/proc/net/if_inet6", F_OK))
 		report_add(report, "ipv6", severity,
 			   "disabled in the kernel|boot without ipv6.disable=1");
-	else if (ipv6_disabled(ifname))
+	else if (is_ipv6_disabled(ifname))
 		report_add(report, "ipv6", severity,
 			   "disabled|sysctl net.ipv6.conf.%s."
 			   "disable_ipv6=0",
@@ -388,7 +388,7 @@ static unsigned ports_in_use(const char *path, unsigned *first)
 }
 
 /* True if one entry of "1-5,61000-65535" covers HARP's range. */
-static bool ports_reserved(void)
+static bool are_ports_reserved(void)
 {
 	FILE *file = fopen("/proc/sys/net/ipv4/ip_local_reserved_ports", "re");
 	unsigned from, to;
@@ -410,7 +410,7 @@ static bool ports_reserved(void)
 	return covered;
 }
 
-static bool ports_automatic(void)
+static bool are_ports_automatic(void)
 {
 	FILE *file = fopen("/proc/sys/net/ipv4/ip_local_port_range", "re");
 	unsigned from = 0, to = PORT_MAX;
@@ -435,7 +435,7 @@ static void check_ports(struct report *report)
 			count, PORT_MIN, PORT_MAX, first);
 	else
 		report_add(report, "ports-used", CHECK_OK, "%u-%u are free", PORT_MIN, PORT_MAX);
-	if (!ports_automatic() || ports_reserved())
+	if (!are_ports_automatic() || are_ports_reserved())
 		report_add(report, "ports-reserved", CHECK_OK,
 			   "the kernel assigns no port of %u-%u automatically", PORT_MIN, PORT_MAX);
 	else

@@ -3,8 +3,8 @@
  * daemon.c - the job's side of the protocol with harpd (harp_lease.h).
  *
  * Each request has one answer within a bounded time. The listener may be another version of harpd,
- * or another program. So an answer counts only if it is complete, has the right type and serial,
- * and brings the expected descriptors. Otherwise this code closes the descriptors and ends the
+ * or another program. So this code accepts an answer only if it is complete, has the right type and
+ * serial, and contains the expected descriptors. Otherwise it closes the descriptors and ends the
  * connection. It sanitizes text before it logs it.
  */
 #include "host/daemon.h"
@@ -37,7 +37,7 @@ struct harp_daemon {
 	struct daemon_wire wire;
 };
 
-/* Makes text from outside one terminated, printable line. */
+/* Turns text from outside into one terminated, printable line. */
 static void daemon_clean(char *text, size_t size)
 {
 	size_t len = strnlen(text, size - 1);
@@ -113,9 +113,8 @@ static int daemon_no_answer(int rc, unsigned wait_ms, const struct why *why)
 	}
 }
 
-/* Sends a request and waits. The answer, of this type and at least this long, is in
- * daemon->wire.answer. Its descriptors are in daemon->wire.fds: exactly fd_count, unless the
- * message states the number. */
+/* Sends a request and waits for an answer of answer_type with at least answer_bytes, which is then
+ * in daemon->wire.answer. Its descriptors are in daemon->wire.fds: fd_count, or FDS_ANY number. */
 static int daemon_call(struct harp_daemon *daemon, void *message, size_t bytes, uint16_t type,
 		       uint16_t answer_type, size_t answer_bytes, unsigned fd_count,
 		       const struct why *why)
@@ -231,6 +230,11 @@ static int daemon_hello(struct harp_daemon *daemon, const char *client, const st
 	if (strlen(daemon->settings) != welcome.settings_bytes)
 		return why_fail(why, -EPROTO, "harpd's settings are not text");
 	return daemon_take_devices(daemon, welcome.device_count, why);
+}
+
+void daemon_client(char client[DAEMON_CLIENT_BYTES])
+{
+	snprintf(client, DAEMON_CLIENT_BYTES, "libharp %s", harp_version());
 }
 
 static struct harp_daemon *daemon_new(unsigned wait_ms)
@@ -351,8 +355,8 @@ static int daemon_check_lease(const struct harp_lease_request *request,
 	return daemon_check_rss(leased, why);
 }
 
-/* Returns an unusable lease. Otherwise harpd would keep its queue and ports until this process
- * exits. */
+/* Returns an unusable lease to harpd, which would otherwise keep its queue and ports until this
+ * process exits. */
 static void daemon_lease_return(struct harp_daemon *daemon)
 {
 	const struct harp_lease_release *leased = (const void *)daemon->wire.answer;

@@ -6,6 +6,10 @@
 #include "base/why.h"
 #include "harp_host.h"
 
+#define DAEMON_CLIENT_BYTES sizeof(((struct harp_lease_hello *)0)->client)
+
+/* Writes this library's name for harpd's log. */
+void daemon_client(char client[DAEMON_CLIENT_BYTES]);
 /* harp_daemon_connect() with a timeout for each answer, in whole seconds; a lease may take
  * longer. */
 int daemon_open(struct harp_daemon **out, const char *socket, const char *client, unsigned wait_ms,
@@ -42,7 +46,7 @@ int daemon_release(struct harp_daemon *daemon, uint64_t lease_id, struct why *wh
  * kernel's. */
 int daemon_route(struct harp_daemon *daemon, uint64_t lease_id, const struct harp_addr *dst,
 		 struct harp_host_route *out, struct why *why);
-/* Returns -errno of a REFUSED, and its text in why; -EPROTO: not a REFUSED. */
+/* Returns the -errno of a REFUSED message and its text in why; -EPROTO: not valid. */
 int daemon_refused(const void *message, size_t bytes, const struct why *why);
 
 #endif

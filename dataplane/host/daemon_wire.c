@@ -125,8 +125,8 @@ int daemon_wire_receive(struct daemon_wire *wire)
 }
 
 /*
- * Waits for the answer. After a timeout, shuts down reception and checks once more: either the
- * answer has arrived, or harpd can no longer send it and knows that it was not received.
+ * Waits for the answer. After a timeout, shuts down reception and checks again: either the answer
+ * has arrived, or harpd can no longer send it and knows that this process did not receive it.
  */
 static int wire_await(struct daemon_wire *wire, uint64_t until_ms)
 {
@@ -158,7 +158,7 @@ int daemon_wire_exchange(struct daemon_wire *wire, const void *message, size_t b
 	return rc ? rc : wire_await(wire, until_ms);
 }
 
-/* ---- calling -------------------------------------------------------------------------------- */
+/* ---- connecting ----------------------------------------------------------------------------- */
 
 /*
  * If the listener does not accept, connect() waits for SO_SNDTIMEO and restarts after each signal.
@@ -184,8 +184,8 @@ static int wire_call(const struct daemon_wire *wire, const struct sockaddr_un *a
 	return -EAGAIN;
 }
 
-/* Any user with write access to the directory can listen there. harpd's settings control how a job
- * sends, so harpd must run as root or as the job's user. */
+/* Any user with write access to the socket's directory can listen there. harpd's settings control
+ * how a job sends, so harpd must run as root or as the job's user. */
 static int wire_check_user(const struct daemon_wire *wire, const struct why *why)
 {
 	struct ucred peer;

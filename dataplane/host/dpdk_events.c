@@ -9,13 +9,13 @@
 
 #include "base/util.h"
 
-#define EVENTS_KEPT 256u
+#define EVENTS_MAX 256u
 
 struct dpdk_events {
 	pthread_mutex_t lock;
 	struct dpdk_reader *readers;
-	uint64_t published; /* number of events so far; the ring has the last EVENTS_KEPT */
-	struct dpdk_event ring[EVENTS_KEPT];
+	uint64_t published; /* number of events so far; the ring has the last EVENTS_MAX */
+	struct dpdk_event ring[EVENTS_MAX];
 };
 
 struct dpdk_events *dpdk_events_create(void)
@@ -57,34 +57,34 @@ void dpdk_events_publish(struct dpdk_events *events, const struct dpdk_event *ev
 	const uint64_t one = 1;
 
 	pthread_mutex_lock(&events->lock);
-	events->ring[events->published++ % EVENTS_KEPT] = *event;
+	events->ring[events->published++ % EVENTS_MAX] = *event;
 	for (struct dpdk_reader *r = events->readers; r; r = r->next)
 		if (r != event->from && !atomic_exchange(&r->pending, true) && r->fd >= 0 &&
 		    write(r->fd, &one, sizeof(one)) < 0)
-			continue; /* a reader that polls `pending` reads it a little later */
+			continue; /* a reader that polls `pending` reads the event later */
 	pthread_mutex_unlock(&events->lock);
 }
 
 bool dpdk_events_next(struct dpdk_events *events, struct dpdk_reader *reader,
 		      struct dpdk_event *out)
 {
-	bool found = false;
+	bool has_event = false;
 	uint64_t drained;
 
 	if (!atomic_load_explicit(&reader->pending, memory_order_relaxed))
 		return false;
 	pthread_mutex_lock(&events->lock);
-	if (events->published - reader->seen > EVENTS_KEPT)
-		reader->seen = events->published - EVENTS_KEPT;
-	while (!found && reader->seen < events->published) {
-		*out = events->ring[reader->seen++ % EVENTS_KEPT];
-		found = out->from != reader;
+	if (events->published - reader->seen > EVENTS_MAX)
+		reader->seen = events->published - EVENTS_MAX;
+	while (!has_event && reader->seen < events->published) {
+		*out = events->ring[reader->seen++ % EVENTS_MAX];
+		has_event = out->from != reader;
 	}
-	if (!found) {
+	if (!has_event) {
 		atomic_store(&reader->pending, false);
 		if (reader->fd >= 0 && read(reader->fd, &drained, sizeof(drained)) < 0)
-			drained = 0; /* there was no event, or the next call reads it */
+			drained = 0; /* not readable yet; the next call drains it */
 	}
 	pthread_mutex_unlock(&events->lock);
-	return found;
+	return has_event;
 }

@@ -43,8 +43,8 @@ void dpdk_events_destroy(struct dpdk_events *events);
 void dpdk_events_join(struct dpdk_events *events, struct dpdk_reader *reader);
 void dpdk_events_leave(struct dpdk_events *events, struct dpdk_reader *reader);
 void dpdk_events_publish(struct dpdk_events *events, const struct dpdk_event *event);
-/* Reads the next event of another instance; false: none. A slow reader loses events: neighbors are
- * solicited again, and a packet that is still too big causes another error. */
+/* Reads the next event of another instance; false: none. A slow reader loses events. It then
+ * solicits the neighbor again, or gets another error for a packet that is still too big. */
 bool dpdk_events_next(struct dpdk_events *events, struct dpdk_reader *reader,
 		      struct dpdk_event *out);
 

@@ -11,7 +11,7 @@
 #include "host/daemon.h"
 
 static int dpdk_lease_request(struct dpdk_lease *lease, const char *name,
-			      const struct harp_instance_options *opt, struct daemon_port *found,
+			      const struct harp_instance_options *opt, struct daemon_port *port,
 			      const struct why *why)
 {
 	struct why reason = { .text = why->text, .size = why->size };
@@ -21,7 +21,7 @@ static int dpdk_lease_request(struct dpdk_lease *lease, const char *name,
 	if (rc)
 		return rc;
 	why_about(&reason, "%s: DPDK port %.15s", opt->daemon_socket, name);
-	rc = daemon_lease_port(daemon, name, opt->dpdk_queues, lease_label(opt), found, &reason);
+	rc = daemon_lease_port(daemon, name, opt->dpdk_queues, lease_label(opt), port, &reason);
 	harp_daemon_close(daemon);
 	return rc;
 }
@@ -30,24 +30,24 @@ int dpdk_lease_take(struct dpdk_lease **out, const char *name,
 		    const struct harp_instance_options *opt, struct harp_port_spec *spec,
 		    const struct why *why)
 {
-	struct daemon_port *found = malloc(sizeof(*found));
+	struct daemon_port *port = malloc(sizeof(*port));
 	struct dpdk_lease *lease = calloc(1, sizeof(*lease));
-	int rc = found && lease ? dpdk_lease_request(lease, name, opt, found, why)
-				: why_fail(why, -ENOMEM, "out of memory");
+	int rc = port && lease ? dpdk_lease_request(lease, name, opt, port, why)
+			       : why_fail(why, -ENOMEM, "out of memory");
 
 	*out = NULL;
 	if (!rc) {
 		snprintf(lease->socket, sizeof(lease->socket), "%s", opt->daemon_socket);
-		lease->lease_id = found->lease_id;
-		lease->page_count = found->page_count;
-		lease->page_bytes = found->page_bytes;
-		memcpy(lease->page_fds, found->page_fds, found->page_count * sizeof(int));
-		*spec = found->port;
+		lease->lease_id = port->lease_id;
+		lease->page_count = port->page_count;
+		lease->page_bytes = port->page_bytes;
+		memcpy(lease->page_fds, port->page_fds, port->page_count * sizeof(int));
+		*spec = port->port;
 		*out = lease;
 	} else {
 		free(lease);
 	}
-	free(found);
+	free(port);
 	return rc;
 }
 

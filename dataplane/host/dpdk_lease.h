@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dpdk_lease.h - a DPDK port leased from harpd: its text, a statistics page per queue, and its
- * return. */
+/* dpdk_lease.h - takes a DPDK port from harpd, with a statistics page per queue, and returns it. */
 #ifndef HARP_HOST_DPDK_LEASE_H
 #define HARP_HOST_DPDK_LEASE_H
 
@@ -21,8 +20,8 @@ struct dpdk_lease {
 int dpdk_lease_take(struct dpdk_lease **out, const char *name,
 		    const struct harp_instance_options *opt, struct harp_port_spec *spec,
 		    const struct why *why);
-/* NULL is accepted. If harpd runs and refuses, returns -errno and the reason; the lease then ends
- * with the process. */
+/* NULL is accepted. If harpd refuses, returns -errno and the reason; the lease then ends with the
+ * process. */
 int dpdk_lease_return(struct dpdk_lease *lease, struct why *why);
 /* In a forked child: closes the lease's descriptors, once. Async-signal-safe. */
 void dpdk_lease_fork_child(struct dpdk_lease *lease);

@@ -15,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/util.h"
 #include "host/dpdk_events.h"
 #include "host/dpdk_take.h"
 #include "host/library.h"
@@ -29,10 +28,8 @@ static struct registry ports; /* of struct dpdk_port */
 
 /* DPDK's log */
 
-/*
- * Log functions are called without the lock. They may wait for a lock (Python's) whose holder is
- * about to log.
- */
+/* Log functions are called without the registry's lock: they may wait for a lock (Python's GIL)
+ * whose holder is about to log. */
 static struct registry sinks; /* of struct dpdk_sink */
 static unsigned sink_calls;   /* log calls in progress; under the lock */
 
@@ -46,12 +43,8 @@ void dpdk_sink_add(struct dpdk_sink *sink)
 
 void dpdk_sink_remove(struct dpdk_sink *sink)
 {
-	struct dpdk_sink *first;
-
 	registry_enter(&sinks);
-	first = sinks.first;
-	LIST_UNLINK(first, sink, next);
-	sinks.first = first;
+	REGISTRY_UNLINK(&sinks, sink);
 	while (sink_calls) {
 		registry_leave(&sinks);
 		sched_yield();
@@ -97,8 +90,8 @@ static struct dpdk_port *port_find(const char *name)
 	return port;
 }
 
-/* The library is never unloaded: DPDK's environment can be neither ended nor restarted, and its
- * threads keep running. -ENOENT: a file of HARP or of DPDK is missing or invalid. */
+/* Loads libharp-dpdk.so and never unloads it: DPDK's environment cannot be ended or restarted, and
+ * its threads keep running. -ENOENT: a file of HARP or of DPDK is missing or invalid. */
 static int port_library(struct dpdk_port *port, const char *lib_dir, const struct why *why)
 {
 	const void *api = NULL;
@@ -112,8 +105,8 @@ static int port_library(struct dpdk_port *port, const char *lib_dir, const struc
 	if (rc != -ENOENT)
 		return why_fail(why, -ENOENT,
 				"libharp-dpdk.so is of another version of HARP; reinstall both");
-	/* such as "librte_eal.so.23: cannot open ...", "undefined symbol: rte_eth_fp_ops, version
-	 * DPDK_23" */
+	/* For example "librte_eal.so.23: cannot open ..." or "undefined symbol: rte_eth_fp_ops,
+	 * version DPDK_23". */
 	text = dlerror();
 	if (strstr(text, "librte_") || strstr(text, "version DPDK_"))
 		return why_fail(why, rc,
@@ -123,9 +116,9 @@ static int port_library(struct dpdk_port *port, const char *lib_dir, const struc
 	if (!strstr(text, "No such file"))
 		return why_fail(why, rc, "%s; reinstall HARP", text);
 	return why_fail(why, rc,
-			"libharp-dpdk.so is not installed: HARP was built without DPDK; build it "
-			"where libdpdk is (Debian: apt-get install libdpdk-dev), or set the "
-			"library's folder");
+			"libharp-dpdk.so is not installed: HARP was built without DPDK; install "
+			"libdpdk and rebuild HARP (Debian: apt-get install libdpdk-dev), or set "
+			"the library's folder");
 }
 
 static void port_free(struct dpdk_port *port)
@@ -217,28 +210,13 @@ static int port_make(struct dpdk_port **out, const struct harp_port_spec *spec,
 	return 0;
 }
 
-/* True if both texts describe the same port; the number of queues may differ. */
-static bool port_same(const struct harp_port_spec *open, const struct harp_port_spec *wanted)
+/* True if both specifications are equal, except for the number of queues. */
+static bool port_same(const struct harp_port_spec *open, const struct harp_port_spec *requested)
 {
-	struct harp_port_spec copy = *wanted;
+	struct harp_port_spec copy = *requested;
 
 	copy.queues = open->queues;
 	return memcmp(open, &copy, sizeof(copy)) == 0;
-}
-
-static int port_enter(struct dpdk_port **out, const struct harp_port_spec *spec,
-		      const struct harp_instance_options *opt, const struct why *why)
-{
-	struct dpdk_port *port = port_find(spec->name);
-
-	*out = port;
-	if (!port)
-		return port_make(out, spec, opt, why);
-	if (!port_same(&port->spec, spec))
-		return why_fail(why, -EINVAL,
-				"this process has opened a port of this name with another text; "
-				"distinguish them with name=");
-	return 0;
 }
 
 /* The first instance leases the port with all its queues. */
@@ -277,7 +255,14 @@ static int port_enter_alone(struct dpdk_port **out, const char *text,
 		return rc;
 	if (opt->dpdk_queues)
 		spec.queues = opt->dpdk_queues;
-	return port_enter(out, &spec, opt, why);
+	*out = port_find(spec.name);
+	if (!*out)
+		return port_make(out, &spec, opt, why);
+	if (!port_same(&(*out)->spec, &spec))
+		return why_fail(why, -EINVAL,
+				"this process has opened a port of this name with another text; "
+				"distinguish them with name=");
+	return 0;
 }
 
 int dpdk_port_get(struct dpdk_port **out, const char *text, const struct harp_instance_options *opt,
@@ -297,14 +282,6 @@ int dpdk_port_get(struct dpdk_port **out, const char *text, const struct harp_in
 	return rc;
 }
 
-static void port_forget(const struct dpdk_port *port)
-{
-	struct dpdk_port *first = ports.first;
-
-	LIST_UNLINK(first, port, next);
-	ports.first = first;
-}
-
 int dpdk_port_put(struct dpdk_port *port, struct why *why)
 {
 	const struct harp_dpdk_eal_options silent = { .size = sizeof(silent) };
@@ -318,10 +295,11 @@ int dpdk_port_put(struct dpdk_port *port, struct why *why)
 	if (!--port->users) {
 		api = port->api;
 		lease = port->lease;
-		port_forget(port);
+		REGISTRY_UNLINK(&ports, port);
 		/* Under the lock: the next open must find the device free. */
 		port_free(port);
-		/* This code may be unloaded, but DPDK's threads stay. */
+		/* Removes the log function: the application may unload this code, but DPDK's
+		 * threads keep running. */
 		if (!ports.first)
 			(void)api->start(&silent, NULL, 0);
 		rc = dpdk_lease_return(lease, why);

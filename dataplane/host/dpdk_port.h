@@ -31,11 +31,12 @@ struct dpdk_port {
 	_Atomic uint8_t *owners[2];
 };
 
-/* text: of the port; only its name if it is leased. -EINVAL invalid text, or open with a different
- * one; -errno of the library or device. */
+/* Opens a port, or returns the open one with a new reference. text: its specification, or for a
+ * leased port its name. -EINVAL invalid, or open with another specification; -errno of the library
+ * or device. */
 int dpdk_port_get(struct dpdk_port **out, const char *text, const struct harp_instance_options *opt,
 		  const struct why *why);
-/* NULL is accepted. For the last user, the result of dpdk_lease_return(). */
+/* Drops a reference. NULL is accepted. For the last user, the result of dpdk_lease_return(). */
 int dpdk_port_put(struct dpdk_port *port, struct why *why);
 
 /* Link state. The first call after an interval queries the driver; *changed is true for the one
@@ -49,7 +50,7 @@ void dpdk_port_release(struct dpdk_port *port, uint8_t protocol, uint16_t number
 bool dpdk_port_on_other_queue(const struct dpdk_port *port, uint8_t protocol, uint16_t number,
 			      uint32_t queue);
 
-/* ---- DPDK's messages, from any of its threads, to the instance that has been open longest ---- */
+/* ---- DPDK's log messages, in any thread, to the oldest instance ---- */
 struct dpdk_sink {
 	struct dpdk_sink *next;
 	harp_log_fn log;

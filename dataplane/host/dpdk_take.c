@@ -23,8 +23,8 @@
 static const char *const take_arguments[] = { "iface", "rx_iface", "tx_iface", "rx_iface_in",
 					      "remote" };
 
-/* -EBUSY if the default route uses this interface. An interface that cannot be queried does not
- * belong to the host. */
+/* -EBUSY if the default route uses this interface. An interface that cannot be queried is not in
+ * this network namespace. */
 static int take_ifname(const char *ifname, const struct why *why)
 {
 	if (harp_host_has_default_route(ifname) <= 0)

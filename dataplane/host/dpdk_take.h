@@ -9,8 +9,9 @@
 
 /*
  * Refuses a device whose interface carries the host's default route (IPv4 or IPv6), because opening
- * it would cut the host off. take=default-route in the port's text permits it. 0, or -EBUSY with a
- * line in why that begins with the device. Looks in the calling thread's network namespace.
+ * it would cut the host off. take=default-route in the port's specification permits it. Considers
+ * the calling thread's network namespace. 0, or -EBUSY with a line in why that begins with the
+ * device.
  */
 int dpdk_take_check(const struct harp_port_spec *spec, char *why, size_t why_len);
 /* The same with another /sys/bus/pci/devices, for tests. */

@@ -6,14 +6,12 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "base/thread.h"
 #include "harp_page.h"
 
-#define SECOND_NS UINT64_C(1000000000)
-#define XSTATS_PERIOD_NS SECOND_NS
+#define XSTATS_PERIOD_NS UINT64_C(1000000000)
 
 struct dpdk_xstats {
 	const struct dpdk_port *port;
@@ -30,7 +28,7 @@ struct dpdk_xstats {
 /* If the driver cannot answer, the last values stay. */
 static void xstats_copy(struct dpdk_xstats *xstats, uint64_t now_ns)
 {
-	unsigned kept = 0;
+	unsigned item_count = 0;
 	int count;
 
 	memset(xstats->names, 0, sizeof(xstats->names));
@@ -39,15 +37,15 @@ static void xstats_copy(struct dpdk_xstats *xstats, uint64_t now_ns)
 	if (count < 0)
 		return;
 	for (unsigned i = 0; i < (unsigned)count && i < HARP_PAGE_XSTATS_MAX; i++) {
-		struct harp_page_xstat *item = &xstats->items[kept];
+		struct harp_page_xstat *item = &xstats->items[item_count];
 
 		if (!xstats->names[i][0])
 			continue;
 		memcpy(item->name, xstats->names[i], sizeof(item->name));
 		item->value = xstats->values[i];
-		kept++;
+		item_count++;
 	}
-	harp_stack_publish_xstats(xstats->stack, xstats->items, kept, now_ns);
+	harp_stack_publish_xstats(xstats->stack, xstats->items, item_count, now_ns);
 }
 
 uint64_t dpdk_xstats_next_ns(uint64_t queried_ns, uint64_t answered_ns)
@@ -70,8 +68,7 @@ static void *xstats_main(void *arg)
 		pthread_mutex_unlock(&xstats->lock);
 		xstats_copy(xstats, queried_ns);
 		next_ns = dpdk_xstats_next_ns(queried_ns, clock_ns());
-		at = (struct timespec){ .tv_sec = (time_t)(next_ns / SECOND_NS),
-					.tv_nsec = (long)(next_ns % SECOND_NS) };
+		at = clock_timespec(next_ns);
 		pthread_mutex_lock(&xstats->lock);
 		while (!xstats->stop && !pthread_cond_timedwait(&xstats->wake, &xstats->lock, &at))
 			;
@@ -90,12 +87,11 @@ static void xstats_free(struct dpdk_xstats *xstats)
 int dpdk_xstats_start(struct dpdk_xstats **out, const struct dpdk_port *port,
 		      struct harp_stack *stack, unsigned *count)
 {
-	int known = port->api->port_xstats(port->port, NULL, NULL, 0), rc;
+	int total = port->api->port_xstats(port->port, NULL, NULL, 0), rc;
 	struct dpdk_xstats *xstats;
-	pthread_condattr_t clock;
 
 	*out = NULL;
-	*count = known > 0 ? (unsigned)known : 0;
+	*count = total > 0 ? (unsigned)total : 0;
 	if (!*count)
 		return 0;
 	xstats = calloc(1, sizeof(*xstats));
@@ -104,10 +100,7 @@ int dpdk_xstats_start(struct dpdk_xstats **out, const struct dpdk_port *port,
 	xstats->port = port;
 	xstats->stack = stack;
 	pthread_mutex_init(&xstats->lock, NULL);
-	pthread_condattr_init(&clock);
-	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-	pthread_cond_init(&xstats->wake, &clock);
-	pthread_condattr_destroy(&clock);
+	thread_cond_init(&xstats->wake);
 	rc = thread_start(&xstats->id, xstats_main, xstats, "harp-xstats");
 	if (rc)
 		xstats_free(xstats);

@@ -15,8 +15,9 @@ struct dpdk_xstats;
  * the thread. */
 int dpdk_xstats_start(struct dpdk_xstats **out, const struct dpdk_port *port,
 		      struct harp_stack *stack, unsigned *count);
-/* Time of the next query: after a second, or after the last answer's duration if that is longer,
- * because the port cannot be opened or closed during a query. */
+/* Time of the next query: a second after the last one. If a query takes longer than half a
+ * second, a pause of the same duration follows, because the port cannot be opened or closed
+ * during a query. */
 uint64_t dpdk_xstats_next_ns(uint64_t queried_ns, uint64_t answered_ns);
 /* Call before the stack is destroyed. NULL is accepted. */
 void dpdk_xstats_stop(struct dpdk_xstats *xstats);

@@ -15,9 +15,6 @@
 #include "harp_page.h"
 #include "host/netlink_get.h"
 
-/* IFF_LOWER_UP of linux/if.h, which conflicts with net/if.h: the carrier without delay. */
-#define LINK_LOWER_UP 0x10000u
-
 void __attribute__((format(printf, 3, 4)))
 instance_log(const struct harp_instance *instance, enum harp_log_level level, const char *format,
 	     ...)
@@ -33,7 +30,7 @@ instance_log(const struct harp_instance *instance, enum harp_log_level level, co
 	instance->log(instance->ctx, level, line);
 }
 
-/* Must be last: the queue has been released by then. */
+/* Called last, because harpd may lease the queue again at once. */
 static void instance_return(struct harp_instance *instance)
 {
 	char text[320];
@@ -134,7 +131,7 @@ static void control_mtu(struct harp_instance *instance, uint32_t mtu_bytes)
 	instance->mtu_bytes = mtu_bytes;
 }
 
-static void control_gone(struct harp_instance *instance)
+static void control_removed(struct harp_instance *instance)
 {
 	if (!instance->gone)
 		harp_stack_publish_note(instance->stack, "the interface was removed");
@@ -153,13 +150,13 @@ static void control_link(struct harp_instance *instance, const struct nlmsghdr *
 	if (instance->shared)
 		netlink_worker_run_task(&instance->worker);
 	if (message->nlmsg_type == RTM_DELLINK) {
-		/* The kernel also sends DELLINK when a port leaves a bridge, with another
-		 * family. */
+		/* When a port leaves a bridge, the kernel also sends a DELLINK, with the family
+		 * AF_BRIDGE. */
 		if (body->ifi_family == AF_UNSPEC)
-			control_gone(instance);
+			control_removed(instance);
 		return;
 	}
-	control_up(instance, (body->ifi_flags & IFF_UP) && (body->ifi_flags & LINK_LOWER_UP));
+	control_up(instance, netlink_link_is_up(body));
 	netlink_attributes(message, sizeof(*body), attributes, IFLA_MAX);
 	mac = attributes[IFLA_ADDRESS];
 	if (mac && RTA_PAYLOAD(mac) == sizeof(instance->nic->caps.mac))
@@ -192,7 +189,7 @@ static int control_event(void *ctx, const struct nlmsghdr *message)
 	return 0;
 }
 
-/* After lost events: reads everything again. */
+/* Reads everything again after lost events. */
 static void control_lost(struct harp_instance *instance)
 {
 	struct netlink_get_link link;
@@ -226,24 +223,24 @@ static void control_warn_removed(struct harp_instance *instance,
 	}
 }
 
-static void control_apply(struct harp_instance *instance, const struct harp_lease_tables *found)
+static void control_apply(struct harp_instance *instance, const struct harp_lease_tables *tables)
 {
 	struct harp_lease_tables before = instance->cache.now;
 
-	route_cache_apply(&instance->cache, found);
+	route_cache_apply(&instance->cache, tables);
 	control_warn_removed(instance, &before);
 }
 
 static void control_tables(struct harp_instance *instance)
 {
-	struct harp_lease_tables found;
+	struct harp_lease_tables tables;
 	int rc;
 
-	if (netlink_worker_tables(&instance->worker, &found, &rc)) {
+	if (netlink_worker_tables(&instance->worker, &tables, &rc)) {
 		/* The tables changed during the read: read again. */
 		instance->tables_changed |= rc != 0;
 		if (!rc)
-			control_apply(instance, &found);
+			control_apply(instance, &tables);
 	}
 	if (instance->tables_changed)
 		netlink_worker_request_tables(&instance->worker);
@@ -262,7 +259,7 @@ static void control_kernel(struct harp_instance *instance)
 static void apply_network(struct harp_instance *instance, const struct harp_lease_network *network)
 {
 	if (network->link == HARP_LEASE_LINK_GONE)
-		control_gone(instance);
+		control_removed(instance);
 	if (instance->gone)
 		return;
 	control_up(instance, network->link == HARP_LEASE_LINK_UP);
@@ -273,7 +270,7 @@ static void apply_network(struct harp_instance *instance, const struct harp_leas
 		neighbors_resync(&instance->neighbors);
 }
 
-void instance_apply_message(void *ctx, const struct harp_lease_header *message)
+static void apply_message(void *ctx, const struct harp_lease_header *message)
 {
 	struct harp_instance *instance = ctx;
 
@@ -285,8 +282,7 @@ void instance_apply_message(void *ctx, const struct harp_lease_header *message)
 
 static void control_harpd(struct harp_instance *instance, uint64_t now_ns)
 {
-	bool lost =
-		netwatch_events(instance->netwatch, now_ns, instance_apply_message, instance) != 0;
+	bool lost = netwatch_events(instance->netwatch, now_ns, apply_message, instance) != 0;
 
 	if (lost && !instance->netwatch_lost)
 		instance_log(instance, HARP_LOG_WARN,
@@ -298,7 +294,7 @@ static void control_harpd(struct harp_instance *instance, uint64_t now_ns)
 	instance->netwatch_lost = lost;
 }
 
-/* Runs in the netlink worker's thread: is the XDP program still attached? True: the poller must
+/* Task of the netlink worker: checks that the XDP program is still attached. True: the poller must
  * read the result. */
 bool instance_check_program(void *ctx)
 {

@@ -23,7 +23,7 @@ struct program_watch {
 	char text[320]; /* log line; empty: none */
 };
 
-/* For a stand-alone instance. */
+/* The statistics page of a stand-alone instance. */
 struct instance_page {
 	void *map; /* NULL: none */
 	size_t bytes;
@@ -37,10 +37,8 @@ struct harp_instance {
 	const struct harp_xdp_api *api;
 	struct harp_xdp *xdp;
 	struct netlink monitor, queries;
-	pthread_mutex_t
-		/* protects `queries` or netwatch's routes; any thread */
-		queries_lock;
-	struct instance_dpdk *dpdk; /* NULL: on a NIC shared with the kernel */
+	pthread_mutex_t queries_lock; /* protects `queries` or netwatch's routes; any thread */
+	struct instance_dpdk *dpdk;   /* NULL: on a NIC shared with the kernel */
 	/* NULL: uses the kernel of this network namespace. Otherwise monitor, queries and worker
 	 * are unused. */
 	struct netwatch *netwatch;
@@ -53,7 +51,7 @@ struct harp_instance {
 	uint32_t queue, mtu_bytes;
 	enum harp_instance_mode mode;
 	bool up, gone;
-	bool waited; /* DPDK port: its link has never been up */
+	bool never_up; /* DPDK port: the link has been down since the open */
 	bool tables_changed;
 	struct netlink_worker worker;
 	struct program_watch watch; /* stand-alone */
@@ -68,15 +66,13 @@ struct harp_instance {
 void __attribute__((format(printf, 3, 4)))
 instance_log(const struct harp_instance *instance, enum harp_log_level level, const char *format,
 	     ...);
-/* Matches worker.task; ctx: the instance. */
+/* A worker.task; ctx: the instance. */
 bool instance_check_program(void *ctx);
-/* A netwatch_fn; ctx: the instance. */
-void instance_apply_message(void *ctx, const struct harp_lease_header *message);
 
 /* ---- instance_page.c ---- */
-/* Publishes to this page (a lease's) from now on, with the data of this process as owner. netns:
- * of the NIC; 0: this one. label NULL: the program's name. 0, or the error of
- * harp_stack_publish_to(). */
+/* Publishes to a page from now on, with this process as owner. lease_id: 0 if stand-alone. netns:
+ * the NIC's network namespace; 0: this process's. label NULL: the program's name. 0, or the error
+ * of harp_stack_publish_to(). */
 int instance_publish(struct harp_instance *instance, void *page, size_t bytes, uint64_t lease_id,
 		     uint64_t netns, const char *label);
 /* Creates a page and publishes to it. A failure is only logged. */

@@ -4,10 +4,10 @@
  *
  * Theory of operation
  *
- * Addresses, routes, MTU and VLAN tag come from the port's text instead of the kernel. The stack
- * resolves neighbors itself. All packets of the port belong to HARP, so there is no XDP program,
- * and a local port must be reserved only against other stacks of this process. Drivers have no
- * descriptor that reports link changes, so the link is polled several times a second.
+ * Addresses, routes, MTU and VLAN tag come from the port's specification, not from the kernel. The
+ * stack resolves neighbors itself. All packets of the port belong to HARP, so there is no XDP
+ * program, and a local port must be reserved only against other stacks of this process. Drivers
+ * have no descriptor that reports link changes, so the link is polled several times a second.
  */
 #include "host/instance_dpdk.h"
 
@@ -94,7 +94,7 @@ void instance_dpdk_hooks(struct harp_instance *instance, struct harp_stack_optio
 
 /* ---- opening -------------------------------------------------------------------------------- */
 
-/* Fills in the lease's data from the port. */
+/* RFC 4291 appendix A: the link-local address of an EUI-48 MAC address. */
 static struct harp_addr dpdk_link_local(const uint8_t mac[6])
 {
 	return (struct harp_addr){ .bytes = { 0xfe, 0x80, [8] = mac[0] ^ 2, mac[1], mac[2], 0xff,
@@ -172,7 +172,7 @@ static void dpdk_describe(struct harp_instance *instance)
 			 ", leased from %s", port->lease->daemon);
 }
 
-/* The statistics page of a leased port's queue belongs to harpd. */
+/* Fills in the data of a lease, so that leased ports and queues look alike to callers. */
 static void dpdk_fill_lease(const struct instance_setup *o, struct harp_instance *instance)
 {
 	const struct dpdk_port *port = instance->dpdk->port;
@@ -197,6 +197,7 @@ static void dpdk_fill_lease(const struct instance_setup *o, struct harp_instance
 	memcpy(grant->mac, caps->mac, sizeof(grant->mac));
 }
 
+/* The statistics page of a leased port's queue belongs to harpd. */
 static int dpdk_publish(const struct instance_setup *o, struct harp_instance *instance)
 {
 	struct instance_dpdk *dpdk = instance->dpdk;
@@ -284,7 +285,7 @@ int setup_dpdk(struct instance_setup *o, struct harp_instance *instance)
 	if (!instance->up) {
 		instance_log(instance, HARP_LOG_INFO, "%s: the link is still down",
 			     instance->ifname);
-		instance->waited = true;
+		instance->never_up = true;
 	}
 	return 0;
 }
@@ -309,15 +310,15 @@ int instance_dpdk_control(struct harp_instance *instance, uint64_t now_ns)
 {
 	bool changed, up = dpdk_port_up(instance->dpdk->port, now_ns, &changed);
 
-	/* One instance of the port logs the change; the first link-up is not a warning. */
+	/* Only one instance of the port sees `changed`. The first link-up is not a warning. */
 	if (changed)
-		instance_log(instance, up && instance->waited ? HARP_LOG_INFO : HARP_LOG_WARN,
+		instance_log(instance, up && instance->never_up ? HARP_LOG_INFO : HARP_LOG_WARN,
 			     "%s is %s", instance->ifname,
-			     up ? instance->waited ? "up" : "up again" : "down");
+			     up ? instance->never_up ? "up" : "up again" : "down");
 	if (up != instance->up)
 		harp_stack_publish_note(instance->stack, up ? "" : "the link is down");
 	dpdk_receive_events(instance);
-	instance->waited &= !up;
+	instance->never_up &= !up;
 	instance->up = up;
 	return up ? 0 : -ENETDOWN;
 }

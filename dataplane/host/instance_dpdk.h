@@ -19,14 +19,14 @@ struct instance_dpdk {
 	struct dpdk_xstats *xstats;     /* NULL: another queue's instance publishes them */
 };
 
-/* The port's text; NULL: ifname is a kernel interface. */
+/* The specification of the port that ifname names; NULL: ifname is a kernel interface. */
 const char *instance_dpdk_text(const char *ifname);
 /* Opens the instance; o->opt.ifname names a DPDK port. */
 int setup_dpdk(struct instance_setup *o, struct harp_instance *instance);
 /* Sets the stack's hooks. */
 void instance_dpdk_hooks(struct harp_instance *instance, struct harp_stack_options *opt);
 
-/* Implementations of harp_host.h for such an instance. */
+/* Implementations of harp_host.h for an instance on a DPDK port. */
 int instance_dpdk_control(struct harp_instance *instance, uint64_t now_ns);
 bool instance_dpdk_control_pending(const struct harp_instance *instance);
 int instance_dpdk_route(const struct harp_instance *instance, const struct harp_addr *dst,

@@ -44,7 +44,7 @@ static int lease_read_local(struct instance_setup *o, struct harp_instance *inst
 	return lease_link_up(o, instance, link.up, link.mtu_bytes);
 }
 
-/* Stores the first NETWORK message: there is no stack yet to apply it to. */
+/* Stores a NETWORK message, because there is no stack yet to apply it to. */
 static void lease_apply(void *ctx, const struct harp_lease_header *message)
 {
 	if (message->type == HARP_LEASE_NETWORK)

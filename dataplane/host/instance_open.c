@@ -4,10 +4,10 @@
  *
  * Theory of operation
  *
- * Steps that fail cheaply come before steps that affect others: options and privileges; the XDP
- * program (another instance of this process may have attached it; with empty maps it redirects
- * nothing); the AF_XDP queue; the stack; the host's addresses and routes; and last the socket's
- * entry in the program's map. A failure undoes the steps in reverse, as harp_instance_close() does.
+ * Steps are ordered by their effect on others: options and privileges; the XDP program (another
+ * instance of this process may have attached it; with empty maps it redirects nothing); the AF_XDP
+ * queue; the stack; the host's addresses and routes; and last the socket's entry in the program's
+ * map. A failure undoes the steps in reverse, as harp_instance_close() does.
  *
  * The program redirects packets of a port only while the stack uses the port. The stack's
  * port_acquire hook binds a kernel socket to the port, which reserves it, then enters it in the map
@@ -15,10 +15,10 @@
  * kernel frees link, map and sockets; packets to the port then find no listener, and peers get an
  * RST.
  *
- * This describes a stand-alone instance. A leased one (instance_lease.c) gets queue and ports from
- * harpd, which owns program and map; its stack and hooks are the same. In the NIC's network
- * namespace its control is the same, too; elsewhere harpd sends the monitor's events (netwatch.h).
- * An instance on a DPDK port (instance_dpdk.c) does not use the kernel.
+ * This describes a stand-alone instance. A leased instance (instance_lease.c) gets queue and ports
+ * from harpd, which owns program and map; its stack and hooks are the same. In the NIC's network
+ * namespace its control is the same, too. In another namespace, harpd sends the monitor's events
+ * (netwatch.h). An instance on a DPDK port (instance_dpdk.c) does not use the kernel.
  *
  * The stack's hooks run inside harp_stack_poll() and only record requests. The same thread calls
  * harp_instance_control(), which communicates with the kernel: it reads the monitor's events (link,
@@ -37,7 +37,7 @@
 #include "host/privilege.h"
 #include "nic/af_xdp_link.h"
 
-/* of 2 s each; 20 s were observed on a machine with ten times the usual load */
+/* Tries of 2 s each: with ten times the usual load, the kernel needed up to 20 s. */
 #define OWNERLESS_TRIES 10u
 
 /* ---- hooks of the stack --------------------------------------------------------------------- */
@@ -60,7 +60,7 @@ static void hook_requests(void *ctx, uint64_t now_ns)
 
 static void hook_neighbor_requested(void *ctx, const struct harp_addr *next_hop)
 {
-	neighbors_wanted(&((struct harp_instance *)ctx)->neighbors, next_hop);
+	neighbors_requested(&((struct harp_instance *)ctx)->neighbors, next_hop);
 }
 
 static void hook_neighbor_confirmed(void *ctx, const struct harp_addr *next_hop)
@@ -194,7 +194,7 @@ int setup_netlink(const struct instance_setup *o, struct harp_instance *instance
 }
 
 void setup_route_cache(const struct instance_setup *o, struct harp_instance *instance,
-		       const struct harp_lease_tables *found)
+		       const struct harp_lease_tables *tables)
 {
 	instance->cache = (struct route_cache){
 		.stack = instance->stack,
@@ -202,7 +202,7 @@ void setup_route_cache(const struct instance_setup *o, struct harp_instance *ins
 		.xdp = instance->xdp,
 		.ifindex = o->link.ifindex,
 	};
-	route_cache_apply(&instance->cache, found);
+	route_cache_apply(&instance->cache, tables);
 	if (!instance->cache.now.address_count)
 		instance_log(instance, HARP_LOG_WARN,
 			     "%s has no usable IP address yet; `ip address add ... dev %s`",
@@ -211,12 +211,12 @@ void setup_route_cache(const struct instance_setup *o, struct harp_instance *ins
 
 int setup_kernel_tables(const struct instance_setup *o, struct harp_instance *instance)
 {
-	struct harp_lease_tables found;
-	int rc = route_cache_read(o->link.ifindex, &instance->queries, &found);
+	struct harp_lease_tables tables;
+	int rc = route_cache_read(o->link.ifindex, &instance->queries, &tables);
 
 	if (rc)
 		return why_fail(&o->why, rc, "rtnetlink: %s", strerror(-rc));
-	setup_route_cache(o, instance, &found);
+	setup_route_cache(o, instance, &tables);
 	instance->worker.task = instance->shared ? instance_check_program : NULL;
 	instance->worker.task_ctx = instance;
 	rc = netlink_worker_start(&instance->worker, instance->monitor.fd, o->link.ifindex,
@@ -278,8 +278,8 @@ static int setup_queue(const struct instance_setup *o, struct harp_instance *ins
 	};
 	int rc = harp_nic_af_xdp_create(&instance->nic, &opt, o->why.text, o->why.size);
 
-	/* A kernel thread releases the queue, under locks of the whole host. Another user of the
-	 * queue would need our XDP program, so retrying is safe. */
+	/* A kernel thread releases the queue of an exited process and may have to wait for locks.
+	 * No other process can use the queue without our XDP program, so retrying is safe. */
 	for (unsigned i = 0;
 	     rc == -EBUSY && i < OWNERLESS_TRIES && xdp_shared_users(instance->shared) == 1; i++) {
 		if (!i)
@@ -319,8 +319,8 @@ static int setup_map(const struct instance_setup *o, struct harp_instance *insta
 		instance_log(
 			instance, HARP_LOG_INFO,
 			"%s has %u receive queues, and this process has instances on %u of them: "
-			"connections of queue %u whose packets arrive on another one cannot be "
-			"established%s; `ethtool -L %s combined 1` if that is too few",
+			"connections of queue %u whose packets arrive on another queue cannot be "
+			"established%s; if too few succeed, `ethtool -L %s combined 1`",
 			instance->ifname, instance->rss.queues, users, o->opt.queue,
 			instance->rss.kind == HARP_RSS_TOEPLITZ
 				? ""

@@ -9,12 +9,12 @@
 #include "nic/af_xdp_link.h"
 
 struct instance_setup {
-	struct harp_instance_options opt; /* the caller's size; missing fields are 0 */
+	struct harp_instance_options opt; /* a copy of the caller's */
 	struct af_xdp_link link;          /* for a lease: only index and MTU */
 	struct why why;
 };
 
-/* Describes the data path in instance->nic, also as text. */
+/* Sets the data path's mode and its descriptions in instance and instance->nic. */
 void setup_mode(struct harp_instance *instance, bool native);
 /* Creates the stack on instance->nic. */
 int setup_stack(const struct instance_setup *o, struct harp_instance *instance);
@@ -25,8 +25,8 @@ int setup_netlink(const struct instance_setup *o, struct harp_instance *instance
 int setup_kernel_tables(const struct instance_setup *o, struct harp_instance *instance);
 /* Applies addresses and routes that were read earlier. */
 void setup_route_cache(const struct instance_setup *o, struct harp_instance *instance,
-		       const struct harp_lease_tables *found);
-/* Sets up a leased instance completely. */
+		       const struct harp_lease_tables *tables);
+/* Opens a leased instance. */
 int setup_lease(struct instance_setup *o, struct harp_instance *instance);
 
 #endif

@@ -5,13 +5,12 @@
  * A lease belongs to the process, not to the connection: this code closes the connection at once
  * and returns the lease over a new one. So a restart of harpd in between makes no difference.
  *
- * The descriptors come from another program. Each is verified with the kernel before use: a wrong
- * one would cause a hang or silent failure much later.
+ * The descriptors come from another program. This code checks each with the kernel before use: a
+ * wrong descriptor would cause a hang or silent failure much later.
  */
 #include "host/lease.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,18 +19,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/memfd.h"
 #include "harp_page.h"
 #include "host/daemon.h"
 
-/* Linux 5.14; Debian 12's C library headers lack it. */
-#ifndef SO_NETNS_COOKIE
-#define SO_NETNS_COOKIE 71
-#endif
-
 /* Short, because a stopped harpd must not delay closing several instances. */
 #define RELEASE_WAIT_MS 1000u
-#define LEASE_CLIENT_BYTES 32u
-#define PAGE_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 /* verification of descriptors */
 
@@ -61,7 +54,7 @@ int lease_page_map(int fd, size_t bytes, void **out, const struct why *why)
 	void *page;
 
 	*out = NULL;
-	if (seals < 0 || (seals & PAGE_SEALS) != PAGE_SEALS || fstat(fd, &status) < 0)
+	if (seals < 0 || (seals & MEMFD_SEALS) != MEMFD_SEALS || fstat(fd, &status) < 0)
 		return why_fail(why, -EPROTO, "harpd's statistics page is not a sealed memfd");
 	if (!bytes || bytes > HARP_PAGE_BYTES_MAX || (uint64_t)status.st_size < bytes)
 		return why_fail(why, -EPROTO,
@@ -82,18 +75,13 @@ int lease_page_map(int fd, size_t bytes, void **out, const struct why *why)
 
 /* request */
 
-static void lease_client(char client[LEASE_CLIENT_BYTES])
-{
-	snprintf(client, LEASE_CLIENT_BYTES, "libharp %s", harp_version());
-}
-
 int lease_connect(struct harp_daemon **out, const struct harp_instance_options *opt,
 		  char name[LEASE_DAEMON_BYTES], const struct why *why)
 {
-	char client[LEASE_CLIENT_BYTES];
+	char client[DAEMON_CLIENT_BYTES];
 	int rc;
 
-	lease_client(client);
+	daemon_client(client);
 	rc = harp_daemon_connect(out, opt->daemon_socket, client, why->text, why->size);
 	if (!rc)
 		snprintf(name, LEASE_DAEMON_BYTES, "%s", harp_daemon_name(*out));
@@ -153,7 +141,8 @@ int lease_take(struct lease **out, const struct harp_instance_options *opt, stru
 	return 0;
 }
 
-int lease_take_fd(struct lease *lease, enum harp_lease_fd which)
+/* Moves a descriptor to the caller. */
+static int lease_take_fd(struct lease *lease, enum harp_lease_fd which)
 {
 	int fd = lease->fds[which];
 
@@ -193,12 +182,12 @@ bool lease_has_port(const struct lease *lease, uint16_t port)
 int lease_release(const char *socket, uint64_t lease_id, struct why *why)
 {
 	struct harp_daemon *daemon;
-	char client[LEASE_CLIENT_BYTES];
+	char client[DAEMON_CLIENT_BYTES];
 	int rc;
 
-	lease_client(client);
+	daemon_client(client);
 	rc = daemon_open(&daemon, socket, client, RELEASE_WAIT_MS, why);
-	/* The next harpd detects that the queue is unused. */
+	/* No harpd runs. The next one detects that the queue is unused. */
 	if (rc == -ENOENT || rc == -ECONNREFUSED)
 		return 0;
 	if (rc)

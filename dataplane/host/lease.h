@@ -32,12 +32,10 @@ int lease_take(struct lease **out, const struct harp_instance_options *opt, stru
 /* True if the NIC is in another network namespace than this thread. Before Linux 5.14 always
  * true. */
 bool lease_in_other_netns(const struct lease *lease);
-/* Moves a descriptor to the caller. */
-int lease_take_fd(struct lease *lease, enum harp_lease_fd which);
 /* Arguments for harp_nic_af_xdp_adopt(), including descriptors. */
 void lease_queue(struct lease *lease, struct harp_queue *out);
-/* Maps a statistics page created by harpd, for this process alone. NULL and -EPROTO if invalid. The
- * caller keeps the descriptor. */
+/* Maps a statistics page created by harpd; forked children do not inherit the mapping. *out is NULL
+ * on failure. -EPROTO: invalid. The caller keeps the descriptor. */
 int lease_page_map(int fd, size_t bytes, void **out, const struct why *why);
 /* Returns a lease to the harpd at that socket. 0 if no harpd runs: the next one detects that the
  * lease has ended. */

@@ -15,7 +15,8 @@ static void library_path(char path[PATH_MAX], const char *dir, size_t dir_len, c
 		path[0] = '\0';
 }
 
-/* The file in the directory of this code; "" if there is none. */
+/* The path of the file in the directory of this code's library or program; "" if it does not
+ * exist. */
 static void library_own_folder(char path[PATH_MAX], const char *name)
 {
 	Dl_info self;
@@ -60,10 +61,10 @@ int library_open(const char *name, const char *lib_dir, uint32_t version, void *
 int library_open_xdp(const char *lib_dir, void **handle, const struct harp_xdp_api **api, char *why,
 		     size_t why_len)
 {
-	const void *found = NULL;
-	int rc = library_open("xdp", lib_dir, HARP_XDP_VERSION, handle, &found);
+	const void *opened_api = NULL;
+	int rc = library_open("xdp", lib_dir, HARP_XDP_VERSION, handle, &opened_api);
 
-	*api = found;
+	*api = opened_api;
 	if (rc == -ENOENT && why)
 		snprintf(why, why_len, "%s; install libbpf1, or set the folder of libharp-xdp.so",
 			 dlerror());

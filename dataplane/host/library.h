@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* library.h - loads an optional library of HARP, which needs more than libc: libharp-xdp.so needs
- * libbpf, libharp-dpdk.so DPDK. */
+/* library.h - loads an optional library of HARP: libharp-xdp.so, which needs libbpf, or
+ * libharp-dpdk.so, which needs DPDK. */
 #ifndef HARP_HOST_LIBRARY_H
 #define HARP_HOST_LIBRARY_H
 

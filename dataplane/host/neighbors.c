@@ -4,11 +4,11 @@
  *
  * NTF_USE tells the kernel that a packet is about to be sent: it resolves or re-verifies the
  * neighbor, and the monitor receives the result. Our traffic bypasses the kernel, which would
- * consider a busy neighbor idle and probe it. So progress of a connection is passed on as a
- * confirmation (RFC 4861 section 7.3.1), without a MAC address, so it cannot overwrite a changed
- * one.
+ * consider a busy neighbor idle and probe it. So this code reports progress of a connection to the
+ * kernel as a confirmation (RFC 4861 section 7.3.1). It has no MAC address, so it cannot overwrite
+ * a changed one.
  *
- * NTF_USE requires CAP_NET_ADMIN. Without it a real packet is sent: an empty datagram to the
+ * NTF_USE requires CAP_NET_ADMIN. Without it, this code sends a packet: an empty datagram to the
  * discard port (RFC 863) with a hop limit of 1. Confirming needs no privilege: the same call with
  * MSG_CONFIRM and MSG_PROBE sends nothing. The rtnetlink alternative, NUD_REACHABLE, would turn an
  * operator's permanent entry into one that expires. tests/netns/test_network_monitor.py verifies
@@ -97,29 +97,29 @@ static struct host_neighbor *neighbors_find(struct neighbors *n, const struct ha
 	return NULL;
 }
 
-/* Returns the entry of a next hop. Replaces the least recently used one if all are in use. */
+/* Returns the entry of a next hop. Replaces the least recently used entry if all are in use. */
 static struct host_neighbor *neighbors_entry(struct neighbors *n, const struct harp_addr *addr)
 {
-	struct host_neighbor *found = neighbors_find(n, addr);
+	struct host_neighbor *entry = neighbors_find(n, addr);
 
-	if (!found && n->count < NEIGHBORS_MAX) {
-		found = &n->all[n->count++];
-	} else if (!found) {
-		found = &n->all[0];
+	if (!entry && n->count < NEIGHBORS_MAX) {
+		entry = &n->all[n->count++];
+	} else if (!entry) {
+		entry = &n->all[0];
 		for (unsigned i = 1; i < n->count; i++)
-			if (n->all[i].used < found->used)
-				found = &n->all[i];
+			if (n->all[i].used < entry->used)
+				entry = &n->all[i];
 	} else {
-		found->used = n->turn;
-		return found;
+		entry->used = n->turn;
+		return entry;
 	}
-	*found = (struct host_neighbor){ .addr = *addr, .used = n->turn };
-	return found;
+	*entry = (struct host_neighbor){ .addr = *addr, .used = n->turn };
+	return entry;
 }
 
-void neighbors_wanted(struct neighbors *n, const struct harp_addr *next_hop)
+void neighbors_requested(struct neighbors *n, const struct harp_addr *next_hop)
 {
-	neighbors_entry(n, next_hop)->wanted = true;
+	neighbors_entry(n, next_hop)->requested = true;
 	n->pending = true;
 }
 
@@ -132,12 +132,13 @@ void neighbors_confirmed(struct neighbors *n, const struct harp_addr *next_hop)
 void neighbors_message(struct neighbors *n, const struct harp_lease_neighbors *message)
 {
 	for (unsigned i = 0; i < message->count; i++) {
-		const struct harp_lease_neighbor *one = &message->all[i];
+		const struct harp_lease_neighbor *neighbor = &message->all[i];
 
-		if (neighbors_find(n, &one->addr))
-			harp_stack_neighbor_set(n->stack, &one->addr,
-						one->flags & HARP_LEASE_NEIGHBOR_KNOWN ? one->mac
-										       : NULL);
+		if (neighbors_find(n, &neighbor->addr))
+			harp_stack_neighbor_set(n->stack, &neighbor->addr,
+						neighbor->flags & HARP_LEASE_NEIGHBOR_KNOWN
+							? neighbor->mac
+							: NULL);
 	}
 }
 
@@ -156,7 +157,7 @@ void neighbors_event(struct neighbors *n, const struct nlmsghdr *message)
 	netlink_attributes(message, sizeof(*body), attributes, NDA_MAX);
 	if (!netlink_addr(attributes[NDA_DST], body->ndm_family, &addr) ||
 	    !neighbors_find(n, &addr))
-		return; /* not requested: the table does not hold the whole subnet */
+		return; /* the stack has not requested it */
 	mac = attributes[NDA_LLADDR];
 	if (message->nlmsg_type == RTM_NEWNEIGH && (body->ndm_state & NUD_USABLE)) {
 		if (mac && RTA_PAYLOAD(mac) == 6)
@@ -214,37 +215,37 @@ static void neighbors_request(struct neighbors *n, struct netlink_worker *worker
 static void neighbors_local(struct neighbors *n, struct netlink_worker *worker)
 {
 	for (unsigned i = 0; i < n->count; i++) {
-		struct host_neighbor *one = &n->all[i];
+		struct host_neighbor *neighbor = &n->all[i];
 
-		if (one->wanted)
-			neighbors_request(n, worker, &one->addr);
-		if (one->confirm)
-			neighbors_send(n, &one->addr, MSG_CONFIRM | MSG_PROBE);
-		one->wanted = one->confirm = false;
+		if (neighbor->requested)
+			neighbors_request(n, worker, &neighbor->addr);
+		if (neighbor->confirm)
+			neighbors_send(n, &neighbor->addr, MSG_CONFIRM | MSG_PROBE);
+		neighbor->requested = neighbor->confirm = false;
 	}
 }
 
-/* Builds the next message, from entry *at on. entries: the included ones. */
+/* Builds the next message, starting at entry *at. entries: receives the included entries. */
 static void neighbors_collect(struct neighbors *n, unsigned *at,
 			      struct harp_lease_neighbors *message,
 			      struct host_neighbor *entries[HARP_LEASE_NEIGHBORS_MAX])
 {
 	message->count = 0;
 	for (; *at < n->count && message->count < HARP_LEASE_NEIGHBORS_MAX; ++*at) {
-		struct host_neighbor *one = &n->all[*at];
+		struct host_neighbor *neighbor = &n->all[*at];
 
-		if (!one->wanted && !one->confirm)
+		if (!neighbor->requested && !neighbor->confirm)
 			continue;
-		entries[message->count] = one;
+		entries[message->count] = neighbor;
 		message->all[message->count++] = (struct harp_lease_neighbor){
-			.addr = one->addr,
-			.flags = (one->wanted ? HARP_LEASE_NEIGHBOR_WANTED : 0u) |
-				 (one->confirm ? HARP_LEASE_NEIGHBOR_CONFIRMED : 0u),
+			.addr = neighbor->addr,
+			.flags = (neighbor->requested ? HARP_LEASE_NEIGHBOR_WANTED : 0u) |
+				 (neighbor->confirm ? HARP_LEASE_NEIGHBOR_CONFIRMED : 0u),
 		};
 	}
 }
 
-/* Entries that harpd does not accept now stay recorded. */
+/* Sends recorded requests to harpd. Those that its socket does not accept now stay recorded. */
 static void neighbors_report(struct neighbors *n)
 {
 	struct host_neighbor *entries[HARP_LEASE_NEIGHBORS_MAX];
@@ -260,7 +261,7 @@ static void neighbors_report(struct neighbors *n)
 			return;
 		}
 		for (unsigned i = 0; i < message.count; i++)
-			entries[i]->wanted = entries[i]->confirm = false;
+			entries[i]->requested = entries[i]->confirm = false;
 	}
 }
 
@@ -282,6 +283,6 @@ void neighbors_work(struct neighbors *n, struct netlink_worker *worker, uint64_t
 void neighbors_resync(struct neighbors *n)
 {
 	for (unsigned i = 0; i < n->count; i++)
-		n->all[i].wanted = true;
+		n->all[i].requested = true;
 	n->pending = n->count;
 }

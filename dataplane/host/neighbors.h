@@ -16,7 +16,7 @@
 struct host_neighbor {
 	struct harp_addr addr;
 	uint64_t used; /* call of neighbors_work() at the last request or confirmation */
-	bool wanted, confirm;
+	bool requested, confirm;
 };
 
 struct neighbors {
@@ -24,9 +24,8 @@ struct neighbors {
 	uint32_t ifindex;
 	unsigned count;
 	bool pending; /* a request is recorded */
-	bool confirm;
-	/* harpd did not accept a message; the next harp_instance_control() retries */
-	bool unsent;
+	bool confirm; /* a confirmation is recorded */
+	bool unsent;  /* harpd did not accept a message; neighbors_work() retries */
 	/* The connection to harpd; NULL: uses the kernel of this network namespace. */
 	struct netwatch *netwatch;
 	/* UDP sockets bound to the NIC; -1: none. privileged: resolves by rtnetlink instead. */
@@ -39,16 +38,17 @@ struct neighbors {
 
 /* Uses the kernel of this namespace. privileged: with CAP_NET_ADMIN. 0 or -errno. */
 int neighbors_open(struct neighbors *n, const char *ifname, uint32_t ifindex, bool privileged);
-/* Uses harpd. */
+/* Uses harpd instead of the kernel. */
 void neighbors_remote(struct neighbors *n, struct netwatch *netwatch);
 void neighbors_close(struct neighbors *n);
 /* In a forked child. Async-signal-safe. */
 void neighbors_fork_child(const struct neighbors *n);
-void neighbors_wanted(struct neighbors *n, const struct harp_addr *next_hop);
+/* Record the stack's requests and confirmations. */
+void neighbors_requested(struct neighbors *n, const struct harp_addr *next_hop);
 void neighbors_confirmed(struct neighbors *n, const struct harp_addr *next_hop);
 /* Sends recorded requests to the kernel or harpd, and confirms neighbors with progress. */
 void neighbors_work(struct neighbors *n, struct netlink_worker *worker, uint64_t now_ns);
-/* An RTM_NEWNEIGH or RTM_DELNEIGH. */
+/* Applies an RTM_NEWNEIGH or RTM_DELNEIGH. */
 void neighbors_event(struct neighbors *n, const struct nlmsghdr *message);
 /* Applies a NEIGHBORS message of harpd. */
 void neighbors_message(struct neighbors *n, const struct harp_lease_neighbors *message);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* netlink.c - a small rtnetlink client; libc only, because the plugin may link nothing else. */
+/* netlink.c - a small rtnetlink client on libc alone, because the plugin may link nothing else. */
 #include "host/netlink.h"
 
 #include <assert.h>
 #include <errno.h>
+#include <net/if.h>
 #include <string.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -169,6 +170,14 @@ bool netlink_gateway(const struct rtattr *const *attributes, int family, struct 
 	return true;
 }
 
+bool netlink_link_is_up(const struct ifinfomsg *link)
+{
+	/* IFF_LOWER_UP of linux/if.h, which conflicts with net/if.h: the carrier, without delay. */
+	const unsigned lower_up = 0x10000;
+
+	return (link->ifi_flags & IFF_UP) && (link->ifi_flags & lower_up);
+}
+
 static int address_state(int family, uint32_t flags)
 {
 	if (flags & IFA_F_DADFAILED)
@@ -201,8 +210,8 @@ bool netlink_own_address(const struct nlmsghdr *message, struct harp_addr *addr,
 }
 
 /*
- * Walks one datagram. 1: it ended the answer to `sequence` (0: a monitor, which has no end); 0:
- * more follows; or -errno.
+ * Processes one datagram. sequence: of the request; 0: the socket is a monitor. 1: the answer is
+ * complete; 0: more follows; or -errno.
  */
 static int netlink_walk(const void *buffer, size_t bytes, uint32_t sequence, netlink_fn fn,
 			void *ctx)
@@ -216,7 +225,7 @@ static int netlink_walk(const void *buffer, size_t bytes, uint32_t sequence, net
 			continue; /* the answer to a call that timed out */
 		interrupted |= !!(message->nlmsg_flags & NLM_F_DUMP_INTR);
 		if (!sequence && message->nlmsg_type == NLMSG_ERROR)
-			continue; /* to a request of the netlink worker (netlink_worker.h) */
+			continue; /* answers a request of the netlink worker (netlink_worker.h) */
 		if (message->nlmsg_type == NLMSG_ERROR) {
 			const struct nlmsgerr *error = NLMSG_DATA(message);
 

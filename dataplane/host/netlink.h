@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * netlink.h - a small rtnetlink client: a request and its answers, and a monitor's events. Blocking
- * calls end within a second in any case.
+ * calls fail after a second without an answer.
  */
 #ifndef HARP_HOST_NETLINK_H
 #define HARP_HOST_NETLINK_H
@@ -22,7 +22,7 @@ struct netlink_message {
 	uint8_t rest[256];
 };
 
-/* Handles one message; a negative result ends the walk and becomes its result. */
+/* Handles one message. A negative result ends the call and becomes its result. */
 typedef int (*netlink_fn)(void *ctx, const struct nlmsghdr *message);
 
 /* groups: RTMGRP_* to watch; with any group, reads never block. */
@@ -45,10 +45,10 @@ int netlink_events(struct netlink *nl, netlink_fn fn, void *ctx);
 /* Fills table[0..max] with the attributes of a message whose body has body_bytes. */
 void netlink_attributes(const struct nlmsghdr *message, size_t body_bytes,
 			const struct rtattr **table, unsigned max);
-/* The same for `bytes` of attributes at `first` (those of a next hop, or nested ones). */
+/* The same for attributes of a next hop, or nested ones: `bytes` of attributes at `first`. */
 void netlink_attributes_in(const struct rtattr *first, size_t bytes, const struct rtattr **table,
 			   unsigned max);
-/* The next hop of a multipath route (RTA_MULTIPATH) over an interface; NULL: none. */
+/* The next hop of a multipath route (RTA_MULTIPATH) on an interface; NULL: none. */
 const struct rtnexthop *netlink_hop(const struct rtattr *multipath, uint32_t ifindex);
 uint32_t netlink_u32(const struct rtattr *attribute, uint32_t absent);
 /* Reads an address attribute; false: absent or of the wrong length. */
@@ -60,6 +60,8 @@ bool netlink_gateway(const struct rtattr *const *attributes, int family, struct 
 
 /* Reads an RTM_NEWADDR: the interface's own address and its enum harp_address_state. */
 bool netlink_own_address(const struct nlmsghdr *message, struct harp_addr *addr, int *state);
+/* True if an RTM_NEWLINK reports an interface that is up and has a carrier. */
+bool netlink_link_is_up(const struct ifinfomsg *link);
 int netlink_family(const struct harp_addr *addr); /* AF_INET or AF_INET6 */
 /* The MTU of a route's RTA_METRICS; 0: none. attribute may be NULL. */
 uint32_t netlink_route_mtu(const struct rtattr *attribute);

@@ -8,9 +8,6 @@
 #include "base/addr.h"
 #include "host/netlink_get.h"
 
-/* IFF_LOWER_UP of linux/if.h, which conflicts with net/if.h: the carrier, without delay. */
-#define LINK_LOWER_UP 0x10000u
-
 static int link_answer(void *ctx, const struct nlmsghdr *message)
 {
 	struct netlink_get_link *out = ctx;
@@ -20,7 +17,7 @@ static int link_answer(void *ctx, const struct nlmsghdr *message)
 	if (message->nlmsg_type != RTM_NEWLINK)
 		return 0;
 	netlink_attributes(message, sizeof(*body), attributes, IFLA_MAX);
-	out->up = (body->ifi_flags & IFF_UP) && (body->ifi_flags & LINK_LOWER_UP);
+	out->up = netlink_link_is_up(body);
 	out->mtu_bytes = netlink_u32(attributes[IFLA_MTU], 0);
 	name = attributes[IFLA_IFNAME];
 	if (name && RTA_PAYLOAD(name) <= sizeof(out->ifname))
@@ -44,7 +41,7 @@ int netlink_get_link(struct netlink *nl, uint32_t ifindex, struct netlink_get_li
 
 struct route_answer {
 	int family;
-	bool found, unreachable;
+	bool has_route, is_unreachable;
 	struct harp_host_route *out;
 };
 
@@ -58,8 +55,8 @@ static int route_answer(void *ctx, const struct nlmsghdr *message)
 	if (message->nlmsg_type != RTM_NEWROUTE)
 		return 0;
 	netlink_attributes(message, sizeof(*body), attributes, RTA_MAX);
-	answer->found = true;
-	answer->unreachable = body->rtm_type != RTN_UNICAST && body->rtm_type != RTN_LOCAL;
+	answer->has_route = true;
+	answer->is_unreachable = body->rtm_type != RTN_UNICAST && body->rtm_type != RTN_LOCAL;
 	out->is_local = body->rtm_type == RTN_LOCAL;
 	out->ifindex = netlink_u32(attributes[RTA_OIF], 0);
 	netlink_addr(attributes[RTA_PREFSRC], answer->family, &out->source);
@@ -70,8 +67,8 @@ static int route_answer(void *ctx, const struct nlmsghdr *message)
 
 /*
  * Reads the interface's name and MTU. RTM_GETLINK waits for the RTNL lock, which a process that
- * creates interfaces or namespaces holds for tens of milliseconds, and every connect looks up a
- * route. These two ioctls take no lock.
+ * creates interfaces or namespaces holds for tens of milliseconds. Every connect looks up a route,
+ * so this uses two ioctls, which take no lock.
  */
 static int route_interface(struct netlink *nl, struct harp_host_route *out)
 {
@@ -88,8 +85,9 @@ static int route_interface(struct netlink *nl, struct harp_host_route *out)
 	return 0;
 }
 
-int netlink_get_route(struct netlink *nl, const struct harp_addr *dst, uint32_t ifindex,
-		      struct harp_host_route *out)
+/* As harp_host_route(). ifindex: for a link-local destination; 0: any interface. */
+static int get_route(struct netlink *nl, const struct harp_addr *dst, uint32_t ifindex,
+		     struct harp_host_route *out)
 {
 	struct route_answer answer = { .family = netlink_family(dst), .out = out };
 	struct netlink_message message;
@@ -107,7 +105,7 @@ int netlink_get_route(struct netlink *nl, const struct harp_addr *dst, uint32_t 
 	rc = netlink_call(nl, &message, route_answer, &answer);
 	if (rc)
 		return rc;
-	if (!answer.found || answer.unreachable)
+	if (!answer.has_route || answer.is_unreachable)
 		return -ENETUNREACH;
 	return route_interface(nl, out);
 }
@@ -120,7 +118,7 @@ int harp_host_route(const struct harp_addr *dst, struct harp_host_route *out)
 	memset(out, 0, sizeof(*out));
 	if (rc)
 		return rc;
-	rc = netlink_get_route(&nl, dst, 0, out);
+	rc = get_route(&nl, dst, 0, out);
 	netlink_close(&nl);
 	return rc;
 }
@@ -144,7 +142,8 @@ static int address_answer(void *ctx, const struct nlmsghdr *message)
 	return 0;
 }
 
-int netlink_get_address_state(struct netlink *nl, uint32_t ifindex, const struct harp_addr *addr)
+/* As harp_host_address_state(). */
+static int get_address_state(struct netlink *nl, uint32_t ifindex, const struct harp_addr *addr)
 {
 	struct address_request request = { .ifindex = ifindex, .addr = addr };
 	struct netlink_message message;
@@ -163,12 +162,10 @@ int netlink_get_address_state(struct netlink *nl, uint32_t ifindex, const struct
 int netlink_get_route_from(struct netlink *nl, uint32_t ifindex, const struct harp_addr *dst,
 			   struct harp_host_route *out)
 {
-	int rc = netlink_get_route(nl, dst, harp_addr_is_link_local(dst) ? ifindex : 0, out);
+	int rc = get_route(nl, dst, harp_addr_is_link_local(dst) ? ifindex : 0, out);
 
-	/* The address may belong to another interface (a loopback address routed here). The stack
-	 * does not have it. */
-	if (!rc &&
-	    (out->ifindex != ifindex || netlink_get_address_state(nl, ifindex, &out->source) < 0))
+	/* The stack does not have an address of another interface (such as a loopback address). */
+	if (!rc && (out->ifindex != ifindex || get_address_state(nl, ifindex, &out->source) < 0))
 		memset(&out->source, 0, sizeof(out->source));
 	return rc;
 }
@@ -198,14 +195,14 @@ int harp_host_address_state(const char *ifname, const struct harp_addr *addr)
 	rc = netlink_open(&nl, 0);
 	if (rc)
 		return rc;
-	rc = netlink_get_address_state(&nl, ifindex, addr);
+	rc = get_address_state(&nl, ifindex, addr);
 	netlink_close(&nl);
 	return rc;
 }
 
 struct default_route_request {
 	uint32_t ifindex;
-	bool yes;
+	bool is_default;
 };
 
 static int default_answer(void *ctx, const struct nlmsghdr *message)
@@ -220,7 +217,7 @@ static int default_answer(void *ctx, const struct nlmsghdr *message)
 	netlink_attributes(message, sizeof(*body), attributes, RTA_MAX);
 	if (netlink_u32(attributes[RTA_OIF], 0) == request->ifindex ||
 	    (attributes[RTA_MULTIPATH] && netlink_hop(attributes[RTA_MULTIPATH], request->ifindex)))
-		request->yes = true;
+		request->is_default = true;
 	return 0;
 }
 
@@ -239,7 +236,7 @@ int harp_host_has_default_route(const char *ifname)
 	do {
 		netlink_begin(&message, RTM_GETROUTE, NLM_F_DUMP, sizeof(struct rtmsg));
 		rc = netlink_call(&nl, &message, default_answer, &request);
-	} while (rc == -EINTR && !request.yes);
+	} while (rc == -EINTR && !request.is_default);
 	netlink_close(&nl);
-	return rc ? rc : request.yes;
+	return rc ? rc : request.is_default;
 }

@@ -14,16 +14,11 @@ struct netlink_get_link {
 
 /* -ENODEV no such interface; other -errno. */
 int netlink_get_link(struct netlink *nl, uint32_t ifindex, struct netlink_get_link *out);
-/* As harp_host_route(), for a link-local destination on one interface. ifindex 0: any. */
-int netlink_get_route(struct netlink *nl, const struct harp_addr *dst, uint32_t ifindex,
-		      struct harp_host_route *out);
 /* As harp_instance_route() of an instance on this interface. */
 int netlink_get_route_from(struct netlink *nl, uint32_t ifindex, const struct harp_addr *dst,
 			   struct harp_host_route *out);
 /* The same over a new socket; fills in ROUTED except for the header. */
 void netlink_get_routed(uint32_t ifindex, const struct harp_addr *dst,
 			struct harp_lease_routed *out);
-/* As harp_host_address_state(). */
-int netlink_get_address_state(struct netlink *nl, uint32_t ifindex, const struct harp_addr *addr);
 
 #endif

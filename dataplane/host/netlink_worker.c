@@ -2,28 +2,29 @@
 /* netlink_worker.c - see netlink_worker.h. */
 #include "host/netlink_worker.h"
 
-#include <errno.h>
 #include <sys/socket.h>
 
+#include "base/clock.h"
 #include "base/thread.h"
 
-#define NETLINK_WORKER_POLL_S 1
+#define NETLINK_WORKER_POLL_NS UINT64_C(1000000000)
 
 /*
  * Theory of operation
  *
  * The caller leaves a message in a ring and wakes the thread, which sends it on the monitor's
  * socket. The answer is in that socket when send() returns, and the caller reads it together with
- * events. So only bytes cross threads, and only the poller touches the stack. Errors arrive in the
- * same way and are ignored: a neighbor that is unknown now causes an event later.
+ * events. So threads exchange only bytes, and only the poller touches the stack. Errors arrive in
+ * the same way and are ignored: a neighbor that is unknown now causes an event later.
  *
  * Tables are dumps: answers of many messages. The thread reads them over the request socket, under
  * its lock, into a copy, which the poller applies. A request during a read causes another read.
  *
- * The task checks once a second for changes that cause no event, when there is nothing to send.
+ * When there is nothing to send, the thread runs the task once a second, which checks for changes
+ * that cause no event.
  */
 
-/* Wakes a thread that waits on fd. */
+/* Wakes a thread that waits on fd, by a request whose answer arrives there. */
 static void netlink_worker_notify(const struct netlink_worker *worker)
 {
 	struct netlink_message message;
@@ -32,12 +33,6 @@ static void netlink_worker_notify(const struct netlink_worker *worker)
 	body = netlink_begin(&message, RTM_GETLINK, 0, sizeof(*body));
 	body->ifi_index = (int)worker->ifindex;
 	(void)!send(worker->fd, &message, message.head.nlmsg_len, MSG_NOSIGNAL);
-}
-
-static void netlink_worker_task_now(struct netlink_worker *worker)
-{
-	if (worker->task(worker->task_ctx))
-		netlink_worker_notify(worker);
 }
 
 static void netlink_worker_read_tables(struct netlink_worker *worker)
@@ -58,26 +53,21 @@ static void netlink_worker_read_tables(struct netlink_worker *worker)
 
 static bool netlink_worker_task_due(const struct netlink_worker *worker)
 {
-	struct timespec now;
-
-	if (!worker->task || worker->task_requested)
-		return worker->task;
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return now.tv_sec > worker->task_at.tv_sec ||
-	       (now.tv_sec == worker->task_at.tv_sec && now.tv_nsec >= worker->task_at.tv_nsec);
+	return worker->task && (worker->task_requested || clock_ns() >= worker->task_ns);
 }
 
 static void netlink_worker_task_later(struct netlink_worker *worker)
 {
-	clock_gettime(CLOCK_MONOTONIC, &worker->task_at);
-	worker->task_at.tv_sec += NETLINK_WORKER_POLL_S;
+	worker->task_ns = clock_ns() + NETLINK_WORKER_POLL_NS;
 	worker->task_requested = false;
 }
 
 static void netlink_worker_wait(struct netlink_worker *worker)
 {
+	const struct timespec at = clock_timespec(worker->task_ns);
+
 	if (worker->task)
-		pthread_cond_timedwait(&worker->wake, &worker->lock, &worker->task_at);
+		pthread_cond_timedwait(&worker->wake, &worker->lock, &at);
 	else
 		pthread_cond_wait(&worker->wake, &worker->lock);
 }
@@ -110,8 +100,8 @@ static void *netlink_worker_main(void *arg)
 			(void)!send(worker->fd, &message, message.head.nlmsg_len, MSG_NOSIGNAL);
 		else if (read_it)
 			netlink_worker_read_tables(worker);
-		else
-			netlink_worker_task_now(worker);
+		else if (worker->task(worker->task_ctx))
+			netlink_worker_notify(worker);
 		atomic_store_explicit(&worker->answered, true, memory_order_release);
 		pthread_mutex_lock(&worker->lock);
 	}
@@ -122,7 +112,6 @@ static void *netlink_worker_main(void *arg)
 int netlink_worker_start(struct netlink_worker *worker, int fd, uint32_t ifindex,
 			 struct netlink *queries, pthread_mutex_t *queries_lock)
 {
-	pthread_condattr_t attributes;
 	int rc;
 
 	worker->fd = fd;
@@ -132,10 +121,7 @@ int netlink_worker_start(struct netlink_worker *worker, int fd, uint32_t ifindex
 	atomic_init(&worker->answered, false);
 	pthread_mutex_init(&worker->lock, NULL);
 	netlink_worker_task_later(worker);
-	pthread_condattr_init(&attributes);
-	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-	pthread_cond_init(&worker->wake, &attributes);
-	pthread_condattr_destroy(&attributes);
+	thread_cond_init(&worker->wake);
 	rc = thread_start(&worker->id, netlink_worker_main, worker, "harp-netlink");
 	worker->started = !rc;
 	return rc;

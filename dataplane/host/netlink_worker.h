@@ -11,7 +11,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <time.h>
 
 #include "host/route_cache.h"
 
@@ -32,7 +31,7 @@ struct netlink_worker {
 	pthread_mutex_t lock; /* protects the following fields; not held during a request */
 	pthread_cond_t wake;
 	bool stop, read_requested, read_done, task_requested;
-	struct timespec task_at;
+	uint64_t task_ns; /* time of the next periodic run */
 	int read_rc;
 	struct harp_lease_tables tables;
 	unsigned head, count; /* of the ring */
@@ -46,7 +45,7 @@ int netlink_worker_start(struct netlink_worker *worker, int fd, uint32_t ifindex
 void netlink_worker_stop(struct netlink_worker *worker);
 /* Never blocks. Drops the message if the ring is full; the caller repeats it. */
 void netlink_worker_post(struct netlink_worker *worker, const struct netlink_message *message);
-/* Requests a read of addresses and routes that starts now or later. */
+/* Requests a read of addresses and routes. */
 void netlink_worker_request_tables(struct netlink_worker *worker);
 /* Runs the task at once. */
 void netlink_worker_run_task(struct netlink_worker *worker);

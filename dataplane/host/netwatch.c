@@ -4,10 +4,10 @@
  *
  * Theory of operation
  *
- * After connecting, HELLO and WATCH are sent together. harpd answers WATCH with NETWORK, and sends
- * NETWORK and NEIGHBORS as they change; other answers (WELCOME, DONE) are skipped. An unexpected
- * message ends the connection, as does a restart of harpd, or harpd itself if the job was stopped
- * too long. A second later a new connection is tried; until then the caller keeps its last state.
+ * After connecting, this code sends HELLO and WATCH together. harpd answers WATCH with NETWORK, and
+ * sends NETWORK and NEIGHBORS as they change; this code skips other answers (WELCOME, DONE). An
+ * unexpected message or a restart of harpd ends the connection. So does harpd, if the job does not
+ * read for too long. A second later this code reconnects; until then the caller keeps its state.
  *
  * Route requests use separate connections, because any thread may call harp_instance_route(), which
  * blocks.
@@ -28,16 +28,11 @@
 #include "host/daemon.h"
 
 #define NETWATCH_OPEN_MS 3000u
-#define NETWATCH_CALL_MS 1u /* harpd's accept queue is full: retry later */
+#define NETWATCH_CALL_MS 1u /* to connect: if harpd's accept queue is full, retry later */
 #define NETWATCH_RETRY_NS UINT64_C(1000000000)
 #define NETWATCH_ROUTE_NS UINT64_C(1000000000)
 #define NETWATCH_ROUTE_WAIT_MS 1000u
-#define NETWATCH_MESSAGES 64u /* per call: the rest keeps the descriptor readable */
-
-static void netwatch_client(char *client, size_t size)
-{
-	snprintf(client, size, "libharp %s", harp_version());
-}
+#define NETWATCH_MESSAGES 64u /* per call; if more are pending, the descriptor stays readable */
 
 /* ---- the connection ------------------------------------------------------------------------- */
 
@@ -76,13 +71,13 @@ static int netwatch_connect(struct netwatch *watch, unsigned wait_ms, const stru
 
 	if (rc)
 		return rc;
-	netwatch_client(hello.client, sizeof(hello.client));
+	daemon_client(hello.client);
 	if (epoll_ctl(watch->fd, EPOLL_CTL_ADD, watch->wire.fd, &event))
 		return why_fail(why, -errno, "epoll_ctl: %s", strerror(errno));
 	rc = daemon_wire_send(&watch->wire, &hello, sizeof(hello));
 	if (!rc)
 		rc = daemon_wire_send(&watch->wire, &request, sizeof(request));
-	return rc ? why_fail(why, rc, "asking harpd: %s", strerror(-rc)) : 0;
+	return rc ? why_fail(why, rc, "request to harpd: %s", strerror(-rc)) : 0;
 }
 
 /* ---- messages ------------------------------------------------------------------------------- */
@@ -194,7 +189,7 @@ int netwatch_neighbors(struct netwatch *watch, struct harp_lease_neighbors *mess
 /* ---- opening -------------------------------------------------------------------------------- */
 
 struct netwatch_first {
-	bool came;
+	bool has_network;
 	netwatch_fn fn;
 	void *ctx;
 };
@@ -203,7 +198,7 @@ static void netwatch_first(void *ctx, const struct harp_lease_header *message)
 {
 	struct netwatch_first *first = ctx;
 
-	first->came |= message->type == HARP_LEASE_NETWORK;
+	first->has_network |= message->type == HARP_LEASE_NETWORK;
 	first->fn(first->ctx, message);
 }
 
@@ -214,7 +209,7 @@ static int netwatch_await(struct netwatch *watch, netwatch_fn fn, void *ctx, con
 	const uint64_t until_ns = now_ns + NETWATCH_OPEN_MS * UINT64_C(1000000);
 	int rc = netwatch_connect(watch, NETWATCH_OPEN_MS, why);
 
-	while (!rc && !first.came) {
+	while (!rc && !first.has_network) {
 		struct pollfd fd = { .fd = watch->fd, .events = POLLIN };
 
 		now_ns = clock_ns();
@@ -295,16 +290,16 @@ static int netwatch_query(const struct netwatch *watch, const struct harp_addr *
 {
 	struct why quiet = { 0 };
 	struct harp_daemon *daemon;
-	char client[32];
+	char client[DAEMON_CLIENT_BYTES];
 	int error;
 
-	netwatch_client(client, sizeof(client));
+	daemon_client(client);
 	error = daemon_open(&daemon, watch->socket, client, NETWATCH_ROUTE_WAIT_MS, &quiet);
 	if (error)
 		return error;
 	*rc = daemon_route(daemon, watch->lease_id, dst, route, &quiet);
 	harp_daemon_close(daemon);
-	/* -ENETUNREACH and similar come from the kernel. These mean that harpd did not query it. */
+	/* After these errors harpd has not queried the kernel. Others are the kernel's answer. */
 	switch (*rc) {
 	case -ETIMEDOUT:
 	case -ECONNRESET:
@@ -334,7 +329,8 @@ int netwatch_route(struct netwatch *watch, const struct harp_addr *dst, struct h
 			if (!rc)
 				record->route = route;
 		}
-		/* A silent harpd costs one timeout for all callers together. */
+		/* Also after a failure, so that a silent harpd delays only one caller per
+		 * second. */
 		record->fresh_ns = clock_ns() + NETWATCH_ROUTE_NS;
 	}
 	if (!record->rc)

@@ -16,13 +16,13 @@
 struct netwatch_route {
 	struct harp_addr dst;
 	struct harp_host_route route;
-	int rc;            /* last answer: 0, or why there is no route */
+	int rc;            /* last answer: 0, or -errno */
 	uint64_t fresh_ns; /* valid until then */
 };
 
 struct netwatch {
-	/* Readable if a message is pending. An epoll descriptor, because the connection's
-	 * changes. */
+	/* Readable if a message is pending. An epoll descriptor, which stays the same across
+	 * connections. */
 	int fd;
 	struct daemon_wire wire; /* wire.fd is -1 while there is no connection */
 	const char *socket;      /* owned by the caller */

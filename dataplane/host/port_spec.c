@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* port_spec.c - parser and formatter of a DPDK port's text (grammar: harp_host.h). */
+/* port_spec.c - parses and formats the specification of a DPDK port (grammar: harp_host.h). */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -29,13 +29,13 @@ struct port_item {
 static int __attribute__((format(printf, 2, 3)))
 item_fail(const struct port_item *item, const char *format, ...)
 {
-	char needed[160];
+	char reason[160];
 	va_list args;
 
 	va_start(args, format);
-	vsnprintf(needed, sizeof(needed), format, args);
+	vsnprintf(reason, sizeof(reason), format, args);
 	va_end(args);
-	return why_fail(item->why, -EINVAL, "%s=%.64s: %s", item->key, item->value, needed);
+	return why_fail(item->why, -EINVAL, "%s=%.64s: %s", item->key, item->value, reason);
 }
 
 static bool port_has_family(const struct harp_port_spec *spec, bool v4)
@@ -276,22 +276,22 @@ static int port_consistent(const struct harp_port_spec *spec, const struct why *
 {
 	char text[HARP_ADDR_TEXT_MAX];
 	bool has_v4 = port_has_family(spec, true), has_v6 = port_has_family(spec, false);
-	const struct harp_addr *orphan = NULL;
+	const struct harp_addr *unreachable = NULL;
 
 	if (has_v6 && spec->mtu_bytes && spec->mtu_bytes < PORT_MTU_IPV6_MIN)
 		return why_fail(why, -EINVAL, "mtu=%u: IPv6 needs at least %u", spec->mtu_bytes,
 				PORT_MTU_IPV6_MIN);
 	if (!addr_is_zero(&spec->gateway_v4) && !has_v4)
-		orphan = &spec->gateway_v4;
+		unreachable = &spec->gateway_v4;
 	if (!addr_is_zero(&spec->gateway_v6) && !has_v6)
-		orphan = &spec->gateway_v6;
-	for (uint32_t i = 0; i < spec->route_count && !orphan; i++)
+		unreachable = &spec->gateway_v6;
+	for (uint32_t i = 0; i < spec->route_count && !unreachable; i++)
 		if (harp_addr_is_v4(&spec->routes[i].gateway) ? !has_v4 : !has_v6)
-			orphan = &spec->routes[i].gateway;
-	if (orphan)
+			unreachable = &spec->routes[i].gateway;
+	if (unreachable)
 		return why_fail(why, -EINVAL,
 				"the gateway %s: the port has no address of its family; set ip=",
-				harp_addr_format(orphan, text));
+				harp_addr_format(unreachable, text));
 	return 0;
 }
 
@@ -317,7 +317,7 @@ static int port_parse(char *text, struct harp_port_spec *spec, const struct why 
 	return rc ? rc : port_consistent(spec, why);
 }
 
-/* Names the device without arguments, if it is printable. */
+/* Sets the subject to the device without arguments, up to the first unprintable byte. */
 static void port_subject(struct why *why, const char *text)
 {
 	size_t len = 0;
@@ -377,9 +377,9 @@ writer_add(struct port_writer *w, const char *format, ...)
 	w->used += len > 0 ? (size_t)len : 0;
 }
 
-static void writer_number(struct port_writer *w, const char *key, uint32_t value, uint32_t unsaid)
+static void writer_number(struct port_writer *w, const char *key, uint32_t value, uint32_t omitted)
 {
-	if (value != unsaid)
+	if (value != omitted)
 		writer_add(w, ";%s=%u", key, value);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ports.c - reserves ports in the kernel by bound sockets that send nothing. After our exit the
- * kernel answers with RST. */
+/* ports.c - reserves ports in the kernel by bound sockets that send nothing. After this process
+ * exits, the kernel answers packets with RST. */
 #include "host/ports.h"
 
 #include <errno.h>
@@ -76,8 +76,8 @@ static int ports_bind(int type, uint16_t port)
 	return rc;
 }
 
-/* The XDP program passes IP fragments, and a UDP socket that is never read would accumulate them.
- * Attaches a filter that drops everything. */
+/* Attaches a filter that drops everything to a UDP socket. The XDP program passes IP fragments,
+ * which a socket that is never read would accumulate. */
 static int ports_discard_input(const struct ports *ports, int fd)
 {
 	struct sock_filter nothing[] = { BPF_STMT(BPF_RET | BPF_K, 0) };
@@ -99,7 +99,7 @@ int ports_acquire(struct ports *ports, uint16_t port)
 	fd = ports_bind(ports->protocol == STEER_PORT_UDP ? SOCK_DGRAM : SOCK_STREAM, port);
 	if (fd < 0)
 		return fd;
-	/* Only after binding, so that packets of other users are not affected. */
+	/* Only after binding: until then another process may use the port. */
 	rc = ports_discard_input(ports, fd);
 	if (!rc)
 		rc = ports->api->ports_set(ports->xdp, ports->protocol, port, port, ports->rx_queue,

@@ -14,8 +14,7 @@ struct ports {
 	const struct harp_xdp_api *api;
 	struct harp_xdp *xdp;
 	uint32_t protocol; /* STEER_PORT_TCP or STEER_PORT_UDP */
-	/* the stack's queue; the NIC must direct the ports' packets to it */
-	uint32_t rx_queue;
+	uint32_t rx_queue; /* the stack's, on which packets to the ports must arrive */
 	unsigned count;
 	uint16_t *held;    /* [count] port numbers, unordered */
 	int *fds;          /* [count] their sockets, which a forked child must close */

@@ -20,7 +20,7 @@ static uint64_t privilege_effective(void)
 	return data[0].effective | (uint64_t)data[1].effective << 32;
 }
 
-static bool has(uint64_t set, unsigned capability)
+static bool has_capability(uint64_t set, unsigned capability)
 {
 	return set >> capability & 1;
 }
@@ -30,7 +30,7 @@ unsigned privilege_missing(char *buf, size_t len)
 	static const struct {
 		const char *name;
 		unsigned capability;
-		unsigned instead; /* alternative that includes it, or itself */
+		unsigned alternative; /* a capability that includes it, or itself */
 	} needed[] = {
 		{ "CAP_NET_RAW", CAP_NET_RAW, CAP_NET_RAW },       /* AF_XDP sockets */
 		{ "CAP_NET_ADMIN", CAP_NET_ADMIN, CAP_NET_ADMIN }, /* attaching, neighbors */
@@ -43,7 +43,8 @@ unsigned privilege_missing(char *buf, size_t len)
 	if (len)
 		buf[0] = '\0';
 	for (size_t i = 0; i < ARRAY_SIZE(needed); i++) {
-		if (has(effective, needed[i].capability) || has(effective, needed[i].instead))
+		if (has_capability(effective, needed[i].capability) ||
+		    has_capability(effective, needed[i].alternative))
 			continue;
 		if (used < len) {
 			int rc = snprintf(buf + used, len - used, "%s%s", missing ? ", " : "",
@@ -59,7 +60,7 @@ bool privilege_memlock(size_t bytes)
 {
 	struct rlimit limit;
 
-	if (has(privilege_effective(), CAP_IPC_LOCK))
+	if (has_capability(privilege_effective(), CAP_IPC_LOCK))
 		return true;
 	return getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur >= bytes;
 }

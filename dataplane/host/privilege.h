@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Writes the missing ones ("CAP_BPF, CAP_NET_RAW"), empty if none; returns their number. */
+/* Writes the missing capabilities ("CAP_BPF, CAP_NET_RAW"), and returns their number. */
 unsigned privilege_missing(char *buf, size_t len);
 /* True if this process may lock this many bytes. */
 bool privilege_memlock(size_t bytes);

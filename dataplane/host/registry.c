@@ -9,17 +9,17 @@
 void registry_enter(struct registry *registry)
 {
 	const pid_t self = getpid();
-	pid_t maker = atomic_load_explicit(&registry->pid, memory_order_acquire);
+	pid_t owner = atomic_load_explicit(&registry->pid, memory_order_acquire);
 
-	while (maker != self) {
-		if (maker == -self) {
+	while (owner != self) {
+		if (owner == -self) {
 			sched_yield();
-			maker = atomic_load_explicit(&registry->pid, memory_order_acquire);
-		} else if (atomic_compare_exchange_strong(&registry->pid, &maker, -self)) {
+			owner = atomic_load_explicit(&registry->pid, memory_order_acquire);
+		} else if (atomic_compare_exchange_strong(&registry->pid, &owner, -self)) {
 			pthread_mutex_init(&registry->lock, NULL);
 			registry->first = NULL;
 			atomic_store_explicit(&registry->pid, self, memory_order_release);
-			maker = self;
+			owner = self;
 		}
 	}
 	pthread_mutex_lock(&registry->lock);

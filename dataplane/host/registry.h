@@ -14,16 +14,25 @@
 #include <stdatomic.h>
 #include <sys/types.h>
 
+#include "base/util.h"
+
 /* Zero-initialized. */
 struct registry {
 	/* Process in which lock and first are valid; 0: none; -pid: a thread of that process is
 	 * initializing them. */
 	_Atomic pid_t pid;
 	pthread_mutex_t lock;
-	void *first; /* list of the registry's owner; under the lock */
+	void *first; /* the list's first item; under the lock */
 };
 
 void registry_enter(struct registry *registry);
 void registry_leave(struct registry *registry);
+/* Removes an item of a list linked by the member `next`. */
+#define REGISTRY_UNLINK(registry, item)                                                            \
+	do {                                                                                       \
+		__typeof__(item) registry_first = (registry)->first;                               \
+		LIST_UNLINK(registry_first, item, next);                                           \
+		(registry)->first = registry_first;                                                \
+	} while (0)
 
 #endif

@@ -5,7 +5,7 @@
  *
  * The stack has all addresses that the kernel answers for, including deprecated and temporary ones.
  * The kernel chooses the source address of each connection (harp_host_route()). Routes that the
- * stack cannot represent exactly are left out, so nothing is misrouted.
+ * stack cannot represent exactly are not copied, so no packet is misrouted.
  */
 #include "host/route_cache.h"
 
@@ -19,13 +19,13 @@
 
 struct route_cache_dump {
 	uint32_t ifindex;
-	struct harp_lease_tables found;
+	struct harp_lease_tables tables;
 };
 
 static int dump_address(void *ctx, const struct nlmsghdr *message)
 {
 	struct route_cache_dump *dump = ctx;
-	struct harp_lease_tables *found = &dump->found;
+	struct harp_lease_tables *tables = &dump->tables;
 	const struct ifaddrmsg *body = NLMSG_DATA(message);
 	struct harp_addr addr;
 	int state;
@@ -34,14 +34,14 @@ static int dump_address(void *ctx, const struct nlmsghdr *message)
 	if (!netlink_own_address(message, &addr, &state) || state < HARP_ADDRESS_DEPRECATED ||
 	    body->ifa_index != dump->ifindex || body->ifa_scope > RT_SCOPE_LINK)
 		return 0;
-	if (found->address_count < HARP_LEASE_ADDRESSES_MAX)
-		found->addresses[found->address_count++] = addr;
+	if (tables->address_count < HARP_LEASE_ADDRESSES_MAX)
+		tables->addresses[tables->address_count++] = addr;
 	else
-		found->skipped++;
+		tables->skipped++;
 	return 0;
 }
 
-static bool route_same_prefix(const struct harp_lease_route *a, const struct harp_lease_route *b)
+static bool is_same_prefix(const struct harp_lease_route *a, const struct harp_lease_route *b)
 {
 	return a->prefix_len == b->prefix_len && addr_equal(&a->prefix, &b->prefix) &&
 	       netlink_family(&a->prefix) == netlink_family(&b->prefix);
@@ -49,7 +49,7 @@ static bool route_same_prefix(const struct harp_lease_route *a, const struct har
 
 /* False for routes that are not copied: through another interface, encapsulated, source-specific,
  * or cached for one destination (RTM_F_CLONED: its path MTU, which expires without notice). */
-static bool route_fits(const struct rtmsg *body, const struct rtattr *const *attributes)
+static bool route_is_copied(const struct rtmsg *body, const struct rtattr *const *attributes)
 {
 	return body->rtm_type == RTN_UNICAST && !(body->rtm_flags & RTM_F_CLONED) &&
 	       !body->rtm_src_len && !attributes[RTA_ENCAP_TYPE] &&
@@ -57,8 +57,8 @@ static bool route_fits(const struct rtmsg *body, const struct rtattr *const *att
 	       (body->rtm_family == AF_INET || body->rtm_family == AF_INET6);
 }
 
-/* True if the route uses our interface and the stack can represent it. attributes become those of
- * that next hop. */
+/* True if the route uses our interface and the stack can represent it. For a multipath route,
+ * attributes become those of the next hop on our interface. */
 static bool route_next_hop(struct harp_lease_route *route, const struct rtmsg *body,
 			   const struct rtattr **attributes, uint32_t ifindex)
 {
@@ -95,7 +95,7 @@ static uint8_t route_preference(const struct rtattr *attribute)
 static int dump_route(void *ctx, const struct nlmsghdr *message)
 {
 	struct route_cache_dump *dump = ctx;
-	struct harp_lease_tables *found = &dump->found;
+	struct harp_lease_tables *tables = &dump->tables;
 	const struct rtmsg *body = NLMSG_DATA(message);
 	const struct rtattr *attributes[RTA_MAX + 1];
 	struct harp_lease_route route = { .prefix_len = body->rtm_dst_len };
@@ -103,7 +103,7 @@ static int dump_route(void *ctx, const struct nlmsghdr *message)
 	if (message->nlmsg_type != RTM_NEWROUTE)
 		return 0;
 	netlink_attributes(message, sizeof(*body), attributes, RTA_MAX);
-	if (!route_fits(body, attributes))
+	if (!route_is_copied(body, attributes))
 		return 0;
 	if (!netlink_addr(attributes[RTA_DST], body->rtm_family, &route.prefix) &&
 	    body->rtm_family == AF_INET)
@@ -114,32 +114,32 @@ static int dump_route(void *ctx, const struct nlmsghdr *message)
 	if (!route_next_hop(&route, body, attributes, dump->ifindex))
 		return 0;
 	/* The kernel dumps the better metric of a prefix first. */
-	for (unsigned i = 0; i < found->route_count; i++) {
-		struct harp_lease_route *other = &found->routes[i];
+	for (unsigned i = 0; i < tables->route_count; i++) {
+		struct harp_lease_route *other = &tables->routes[i];
 
-		if (!route_same_prefix(other, &route))
+		if (!is_same_prefix(other, &route))
 			continue;
 		if (route.metric == other->metric && route.preference > other->preference)
 			*other = route;
 		return 0;
 	}
-	if (found->route_count < HARP_LEASE_ROUTES_MAX)
-		found->routes[found->route_count++] = route;
+	if (tables->route_count < HARP_LEASE_ROUTES_MAX)
+		tables->routes[tables->route_count++] = route;
 	else
-		found->skipped++;
+		tables->skipped++;
 	return 0;
 }
 
 static int route_cache_dump(struct netlink *nl, uint16_t type, size_t body_bytes, netlink_fn fn,
 			    struct route_cache_dump *dump)
 {
-	struct harp_lease_tables before = dump->found;
+	struct harp_lease_tables before = dump->tables;
 	int rc = -EINTR;
 
 	for (int tries = 0; rc == -EINTR && tries < ROUTE_CACHE_DUMP_TRIES; tries++) {
 		struct netlink_message message;
 
-		dump->found = before;
+		dump->tables = before;
 		netlink_begin(&message, type, NLM_F_DUMP, body_bytes);
 		rc = netlink_call(nl, &message, fn, dump);
 	}
@@ -161,7 +161,7 @@ static bool has_route(const struct harp_lease_tables *tables, const struct harp_
 	for (unsigned i = 0; i < tables->route_count; i++) {
 		const struct harp_lease_route *r = &tables->routes[i];
 
-		if (route_same_prefix(r, route) && r->mtu_bytes == route->mtu_bytes &&
+		if (is_same_prefix(r, route) && r->mtu_bytes == route->mtu_bytes &&
 		    r->has_gateway == route->has_gateway &&
 		    addr_equal(&r->gateway, &route->gateway))
 			return true;
@@ -170,11 +170,11 @@ static bool has_route(const struct harp_lease_tables *tables, const struct harp_
 }
 
 /*
- * A removed address stays in the XDP program's map. When it returns, the kernel owns it before we
- * get the event, and would answer a peer's retransmission with an RST. Until then the stack drops
- * packets to it; this affects only ports that our process holds.
+ * Keeps a removed address in the XDP program's map. When the address returns, the kernel has it
+ * before this process gets the event, and would answer a peer's retransmission with an RST. Until
+ * then the stack drops packets to it; this affects only ports that this process holds.
  */
-static void route_cache_miss(struct route_cache *m, const struct harp_addr *addr)
+static void route_cache_keep_missing(struct route_cache *m, const struct harp_addr *addr)
 {
 	if (!m->xdp)
 		return;
@@ -185,7 +185,7 @@ static void route_cache_miss(struct route_cache *m, const struct harp_addr *addr
 	m->missed[m->missed_count++] = *addr;
 }
 
-/* The address is present again, or was never removed. */
+/* Forgets that an address was removed. */
 static void route_cache_restore(struct route_cache *m, const struct harp_addr *addr)
 {
 	for (unsigned i = 0; i < m->missed_count; i++) {
@@ -198,29 +198,29 @@ static void route_cache_restore(struct route_cache *m, const struct harp_addr *a
 }
 
 /* Removes entries that the kernel no longer has. */
-static void route_cache_remove(struct route_cache *m, const struct harp_lease_tables *found)
+static void route_cache_remove(struct route_cache *m, const struct harp_lease_tables *tables)
 {
 	for (unsigned i = m->now.route_count; i-- > 0;) {
-		if (has_route(found, &m->now.routes[i]))
+		if (has_route(tables, &m->now.routes[i]))
 			continue;
 		harp_stack_route_remove(m->stack, &m->now.routes[i].prefix,
 					m->now.routes[i].prefix_len);
 		m->now.routes[i] = m->now.routes[--m->now.route_count];
 	}
 	for (unsigned i = m->now.address_count; i-- > 0;) {
-		if (route_cache_has_address(found, &m->now.addresses[i]))
+		if (route_cache_has_address(tables, &m->now.addresses[i]))
 			continue;
-		route_cache_miss(m, &m->now.addresses[i]);
+		route_cache_keep_missing(m, &m->now.addresses[i]);
 		harp_stack_address_remove(m->stack, &m->now.addresses[i]);
 		m->now.addresses[i] = m->now.addresses[--m->now.address_count];
 	}
 }
 
-/* Adds new entries. Only the kernel uses those that the stack refuses (IPv6 with a small MTU). */
-static void route_cache_add(struct route_cache *m, const struct harp_lease_tables *found)
+/* Adds new entries. Skips those that the stack refuses (IPv6 with a small MTU). */
+static void route_cache_add(struct route_cache *m, const struct harp_lease_tables *tables)
 {
-	for (unsigned i = 0; i < found->address_count; i++) {
-		const struct harp_addr *addr = &found->addresses[i];
+	for (unsigned i = 0; i < tables->address_count; i++) {
+		const struct harp_addr *addr = &tables->addresses[i];
 		unsigned bits = harp_addr_is_v4(addr) ? 32 : 128;
 
 		/* Full prefix length: the on-link prefix is a separate route in the kernel's
@@ -235,8 +235,8 @@ static void route_cache_add(struct route_cache *m, const struct harp_lease_table
 		route_cache_restore(m, addr);
 		m->now.addresses[m->now.address_count++] = *addr;
 	}
-	for (unsigned i = 0; i < found->route_count; i++) {
-		const struct harp_lease_route *r = &found->routes[i];
+	for (unsigned i = 0; i < tables->route_count; i++) {
+		const struct harp_lease_route *r = &tables->routes[i];
 
 		if (has_route(&m->now, r) ||
 		    harp_stack_route_add(m->stack, &r->prefix, r->prefix_len,
@@ -246,14 +246,14 @@ static void route_cache_add(struct route_cache *m, const struct harp_lease_table
 	}
 }
 
-int route_cache_read(uint32_t ifindex, struct netlink *nl, struct harp_lease_tables *found)
+int route_cache_read(uint32_t ifindex, struct netlink *nl, struct harp_lease_tables *tables)
 {
 	struct route_cache_dump dump = { .ifindex = ifindex };
 	int rc = route_cache_dump(nl, RTM_GETADDR, sizeof(struct ifaddrmsg), dump_address, &dump);
 
 	if (!rc)
 		rc = route_cache_dump(nl, RTM_GETROUTE, sizeof(struct rtmsg), dump_route, &dump);
-	*found = dump.found;
+	*tables = dump.tables;
 	return rc;
 }
 
@@ -280,9 +280,9 @@ int route_cache_network(uint32_t ifindex, struct harp_lease_network *out)
 	return rc;
 }
 
-void route_cache_apply(struct route_cache *cache, const struct harp_lease_tables *found)
+void route_cache_apply(struct route_cache *cache, const struct harp_lease_tables *tables)
 {
-	route_cache_remove(cache, found);
-	route_cache_add(cache, found);
-	cache->now.skipped = found->skipped;
+	route_cache_remove(cache, tables);
+	route_cache_add(cache, tables);
+	cache->now.skipped = tables->skipped;
 }

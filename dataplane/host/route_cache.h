@@ -6,8 +6,8 @@
 #include "host/netlink.h"
 #include "xdp/harp_xdp.h"
 
-/* The program's map has space for the current addresses, these, and those of the process's other
- * instances. */
+/* Low enough that the XDP program's map also has space for the current addresses and those of the
+ * process's other instances. */
 #define ROUTE_CACHE_MISSED_MAX 16u
 
 struct route_cache {
@@ -22,10 +22,11 @@ struct route_cache {
 };
 
 /* Reads the kernel's tables of the interface. 0 or -errno. Any thread. */
-int route_cache_read(uint32_t ifindex, struct netlink *nl, struct harp_lease_tables *found);
-/* Makes the stack and the XDP program's map equal to *found. */
-void route_cache_apply(struct route_cache *cache, const struct harp_lease_tables *found);
+int route_cache_read(uint32_t ifindex, struct netlink *nl, struct harp_lease_tables *tables);
+/* Makes the stack and the XDP program's map equal to *tables. */
+void route_cache_apply(struct route_cache *cache, const struct harp_lease_tables *tables);
 
+/* Reads link, MTU, MAC address and tables of an interface for a NETWORK message. 0 or -errno. */
 int route_cache_network(uint32_t ifindex, struct harp_lease_network *out);
 bool route_cache_has_address(const struct harp_lease_tables *tables, const struct harp_addr *addr);
 

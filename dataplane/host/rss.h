@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rss.h - how a NIC distributes packets to queues: turns the driver's answers into a struct
- * harp_rss. */
+/* rss.h - converts a driver's answers about receive side scaling to a struct harp_rss. */
 #ifndef HARP_HOST_RSS_H
 #define HARP_HOST_RSS_H
 
@@ -11,11 +10,10 @@
 
 /* The driver's answers, with the constants of linux/ethtool.h. */
 struct rss_answers {
-	uint32_t queues;   /* 0: not reported */
-	bool spreads;      /* reported: the following fields are valid */
-	uint32_t function; /* bits; RSS_FUNCTION_TOEPLITZ is one of them */
-	/* transformation of addresses and ports before hashing; 0: none */
-	uint32_t transform;
+	uint32_t queues;               /* 0: not reported */
+	bool spreads;                  /* reported: the following fields are valid */
+	uint32_t function;             /* RSS_FUNCTION_TOEPLITZ, or others */
+	uint32_t transform;            /* of addresses and ports before hashing; 0: none */
 	uint32_t fields_v4, fields_v6; /* for TCP, RXH_... bits; 0: not reported */
 	const uint8_t *key;
 	uint32_t key_bytes;

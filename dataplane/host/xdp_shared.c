@@ -9,7 +9,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/util.h"
 #include "harp_host.h"
 #include "host/library.h"
 #include "host/registry.h"
@@ -30,7 +29,8 @@ struct xdp_shared {
 
 static struct registry registry; /* of struct xdp_shared */
 
-/* Interface numbers are per namespace. 0: kernels before 5.14 do not report the cookie. */
+/* Identifies the network namespace, because interface numbers are per namespace. 0: the kernel does
+ * not report the cookie (before Linux 5.14). */
 static uint64_t netns_cookie(void)
 {
 	uint64_t cookie = 0;
@@ -92,7 +92,7 @@ static int shared_make(struct xdp_shared **out, const struct xdp_request *reques
 	return 0;
 }
 
-/* 0 if an instance with this request can use an attached program; -EBUSY. */
+/* 0 if the attached program satisfies the request; -EBUSY. */
 static int shared_check_mode(const struct xdp_shared *shared, const struct xdp_request *request,
 			     char *why, size_t why_len)
 {
@@ -134,14 +134,6 @@ int xdp_shared_get(struct xdp_shared **out, const struct xdp_request *request, c
 	return rc;
 }
 
-static void shared_forget(const struct xdp_shared *shared)
-{
-	struct xdp_shared *first = registry.first;
-
-	LIST_UNLINK(first, shared, next);
-	registry.first = first;
-}
-
 void xdp_shared_put(struct xdp_shared *shared)
 {
 	/* In a forked child, the parent's program stays open and attached. */
@@ -149,7 +141,7 @@ void xdp_shared_put(struct xdp_shared *shared)
 		return;
 	registry_enter(&registry);
 	if (!--shared->users) {
-		shared_forget(shared);
+		REGISTRY_UNLINK(&registry, shared);
 		/* Under the lock: the next attach must find the interface free. */
 		shared_free(shared);
 	}

@@ -18,15 +18,15 @@ struct xdp_request {
 };
 
 /* Returns the interface's program with a new reference, attaching it if necessary. Any thread. why:
- * as attach of harp_xdp.h; empty if it was attached before. -EBUSY also: it runs in another mode
- * than requested. */
+ * as for attach() of harp_xdp.h; empty if it was attached before. -EBUSY also if it runs in another
+ * mode than requested. */
 int xdp_shared_get(struct xdp_shared **out, const struct xdp_request *request, char *why,
 		   size_t why_len);
 /* NULL is accepted. */
 void xdp_shared_put(struct xdp_shared *shared);
 const struct harp_xdp_api *xdp_shared_api(const struct xdp_shared *shared);
 struct harp_xdp *xdp_shared_program(const struct xdp_shared *shared);
-/* check of harp_xdp.h. May wait for the kernel. Any thread. */
+/* As check() of harp_xdp.h. May wait for the kernel. Any thread. */
 int xdp_shared_check(struct xdp_shared *shared, char *why, size_t why_len);
 /* Number of instances that use it. */
 unsigned xdp_shared_users(const struct xdp_shared *shared);

@@ -28,7 +28,7 @@ static void apply(struct route_cache *cache, const void *message)
 		return;
 	}
 	for (unsigned i = 0; i < list->count; i += 2) /* only every second one was requested */
-		neighbors_wanted(&neighbors, &list->all[i].addr);
+		neighbors_requested(&neighbors, &list->all[i].addr);
 	neighbors_message(&neighbors, list);
 }
 
