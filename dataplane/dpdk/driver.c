@@ -68,10 +68,10 @@ int driver_device(const char *device, uint32_t frame_size, char *out, size_t out
 	const uint32_t slot = driver_slot_bytes(frame_size);
 	int len;
 
-	/* Newer releases of DPDK's memif copy a peer's buffer of any length into one mbuf, unless
-	 * their own buffers are larger than an mbuf's data room. (A precaution: 22.11.11 was not
-	 * seen to do so.) With larger buffers, packets of a peer with another MTU, or with memif's
-	 * default of 2048 bytes, arrive in chains. */
+	/* Newer releases of DPDK's memif copy a peer's buffer of any length into one mbuf. They do
+	 * not if their own buffers are larger than an mbuf's data room. (A precaution: 22.11.11 was
+	 * not seen to do so.) With larger buffers, packets of a peer with another MTU, or with
+	 * memif's default of 2048 bytes, arrive in chains. */
 	if (memif_is(device) && !driver_argument(device, "bsize="))
 		len = snprintf(out, out_len, "%s,bsize=%u", device, room + DRIVER_ROOM_MORE);
 	/* af_packet's slots divide a block of whole pages, and their contents fit an mbuf. */

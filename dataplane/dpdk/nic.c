@@ -73,8 +73,7 @@ static void nic_destroy(struct harp_nic *harp_nic)
 		if (external_is_held(nic->external))
 			port_flush(nic, PORT_FLUSH_QUEUE);
 		/* Releases the user's memory. If a driver cannot stop a queue, the device may still
-		 * read the memory, so the mapping stays until the port is closed, or until
-		 * port_nic() has made the driver release all items. */
+		 * read the memory, so the mapping stays. port_nic() or port_close() removes it. */
 		if (!external_is_held(nic->external))
 			external_reset(nic->external);
 	}

@@ -4,7 +4,7 @@
  *
  * rx() requests at most as many packets as it has descriptors. If packets have several mbufs, those
  * that do not fit wait in the NIC for the next call. A received mbuf that is not one of our frames
- * (a spare, or one from another port of this process through a net_ring) is copied into frames.
+ * is copied into frames: a spare, or an mbuf of another port of this process (net_ring).
  */
 #include <rte_prefetch.h>
 #include <stdio.h>

@@ -388,7 +388,7 @@ static unsigned ports_in_use(const char *path, unsigned *first)
 }
 
 /* True if one entry of "1-5,61000-65535" covers HARP's range. */
-static bool are_ports_reserved(void)
+static bool is_port_range_reserved(void)
 {
 	FILE *file = fopen("/proc/sys/net/ipv4/ip_local_reserved_ports", "re");
 	unsigned from, to;
@@ -410,7 +410,7 @@ static bool are_ports_reserved(void)
 	return covered;
 }
 
-static bool are_ports_automatic(void)
+static bool is_port_range_automatic(void)
 {
 	FILE *file = fopen("/proc/sys/net/ipv4/ip_local_port_range", "re");
 	unsigned from = 0, to = PORT_MAX;
@@ -435,7 +435,7 @@ static void check_ports(struct report *report)
 			count, PORT_MIN, PORT_MAX, first);
 	else
 		report_add(report, "ports-used", CHECK_OK, "%u-%u are free", PORT_MIN, PORT_MAX);
-	if (!are_ports_automatic() || are_ports_reserved())
+	if (!is_port_range_automatic() || is_port_range_reserved())
 		report_add(report, "ports-reserved", CHECK_OK,
 			   "the kernel assigns no port of %u-%u automatically", PORT_MIN, PORT_MAX);
 	else

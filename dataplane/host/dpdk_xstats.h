@@ -15,9 +15,8 @@ struct dpdk_xstats;
  * the thread. */
 int dpdk_xstats_start(struct dpdk_xstats **out, const struct dpdk_port *port,
 		      struct harp_stack *stack, unsigned *count);
-/* Time of the next query: a second after the last one. If a query takes longer than half a
- * second, a pause of the same duration follows, because the port cannot be opened or closed
- * during a query. */
+/* Time of the next query: a second after the last one. A query of more than half a second is
+ * followed by a pause of its duration, so that other threads can open and close ports. */
 uint64_t dpdk_xstats_next_ns(uint64_t queried_ns, uint64_t answered_ns);
 /* Call before the stack is destroyed. NULL is accepted. */
 void dpdk_xstats_stop(struct dpdk_xstats *xstats);

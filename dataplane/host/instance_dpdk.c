@@ -6,8 +6,8 @@
  *
  * Addresses, routes, MTU and VLAN tag come from the port's specification, not from the kernel. The
  * stack resolves neighbors itself. All packets of the port belong to HARP, so there is no XDP
- * program, and a local port must be reserved only against other stacks of this process. Drivers
- * have no descriptor that reports link changes, so the link is polled several times a second.
+ * program. A local port is reserved only against other stacks of this process. Drivers have no
+ * descriptor that reports link changes, so the link is polled several times a second.
  */
 #include "host/instance_dpdk.h"
 

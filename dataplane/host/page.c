@@ -75,7 +75,7 @@ static int page_get(int fd, uint64_t offset, void *into, size_t bytes)
 }
 
 /* True if a part lies within the page. */
-static bool page_has_place(const struct harp_page_header *header, uint32_t part)
+static bool page_is_part_valid(const struct harp_page_header *header, uint32_t part)
 {
 	const struct harp_page_place *place = &header->parts[part];
 	uint64_t table_end = offsetof(struct harp_page_header, parts) +
@@ -125,7 +125,7 @@ static int page_header(int fd, struct harp_page_header *header, char *why, size_
 				 parts, (unsigned long long)header->page_bytes,
 				 (long long)st.st_size);
 	for (uint32_t i = 0; i < parts && i < HARP_PAGE_PARTS; i++)
-		if (!page_has_place(header, i))
+		if (!page_is_part_valid(header, i))
 			return page_fail(why, why_len, -EPROTO,
 					 "the page's header is invalid: part %u exceeds the page",
 					 i);

@@ -3,11 +3,11 @@
  * steer.bpf.c - the XDP program: redirects packets of HARP's connections to its AF_XDP socket and
  * passes all others to the kernel unchanged.
  *
- * A packet is ours if a HARP stack holds its destination address and port, or if it is an ICMP
- * error that quotes a packet sent from them. An address that the interface lost may stay in the map
- * while a stack still uses it (host/route_cache.c, harpd). IP fragments always pass, because only
- * the first has ports. IPv6 with extension headers and neighbor discovery pass, too. If no socket
- * is on the packet's queue (its owner died), the kernel gets the packet and answers with an RST.
+ * A packet is ours if a HARP stack holds its destination address and port. So is an ICMP error that
+ * quotes a packet from them. An address that the interface lost may stay in the map while a stack
+ * still uses it (host/route_cache.c, harpd). IP fragments always pass, because only the first has
+ * ports. IPv6 with extension headers and neighbor discovery pass, too. If no socket is on the
+ * packet's queue (its owner died), the kernel gets the packet and answers with an RST.
  *
  * A port may have a queue: that of its stack. An AF_XDP socket receives only from its own queue, so
  * packets on another queue cannot reach the stack. The kernel must not get them either, since its
@@ -18,7 +18,7 @@
  *
  * harpd can restrict the sources of a NIC (allow_sources in harp.toml). The program drops a packet
  * of ours from any other source, including an ICMP error. If it passed the packet, the kernel would
- * send an RST to each spoofed source, and a process that binds one of HARP's ports would receive
+ * send an RST to each spoofed source. A process that binds one of HARP's ports would receive
  * excluded packets.
  *
  * VLANs are separate interfaces, so tagged frames pass to the kernel. VLAN 0 is only a priority

@@ -15,8 +15,8 @@
 #define STEER_QUEUES_MAX 256
 #define STEER_VERDICTS_MAX 64
 /*
- * Values of the port map: flags of the protocols in use, flags that a protocol's queue is known,
- * and for each protocol the queue of the stack that has the port.
+ * Values of the port map: the protocols in use (flags), the protocols whose queue is known (flags),
+ * and per protocol the queue of the stack that has the port.
  */
 #define STEER_PORT_TCP 0x1
 #define STEER_PORT_UDP 0x2
