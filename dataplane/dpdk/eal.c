@@ -266,8 +266,8 @@ static void eal_failed(const struct eal_run *run)
 	/* DPDK parses arguments before it loads drivers. */
 	if (run->result < 0 && run->error == EINVAL && driver && eal.args[0])
 		snprintf(eal.text, sizeof(eal.text),
-			 "it rejects its arguments; remove those that it does not know from "
-			 "HARP_DPDK_ARGS: %.*s",
+			 "it rejects its arguments; remove from HARP_DPDK_ARGS those that it does "
+			 "not know: %.*s",
 			 EAL_TEXT_BYTES - 1, eal.args);
 	else if (driver)
 		snprintf(eal.text, sizeof(eal.text),
