@@ -38,8 +38,8 @@ __version__ = "0.1.0"
 if (_build := _paths.build_dir()) is not None:
     __path__.append(str(_build / "harp"))
 
-# The module of each public name. No compiled module is loaded before it is used.
-_MADE_IN = {
+# The public names of each module. No compiled module is loaded before it is used.
+_NAMES = {
     "harp._core": (
         "SSTHRESH_NONE",
         "Connection",
@@ -56,17 +56,17 @@ _MADE_IN = {
     "harp._nic": ("CallbackNic", "Nic", "Wire"),
     "harp.errors": ("HarpError",),
 }
-_HOME = {name: module for module, names in _MADE_IN.items() for name in names}
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 if not TYPE_CHECKING:
-    __all__ = ["__version__", *_HOME]
+    __all__ = ["__version__", *_MODULE_OF]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'harp' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOME[name]), name)
+    value = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})
+    return sorted({*globals(), *_MODULE_OF})

@@ -12,7 +12,7 @@ cdef extern from "sys/uio.h" nogil:
 
 cdef extern from "sys/socket.h" nogil:
     enum:
-        SHUT_RD, SHUT_WR, SHUT_RDWR
+        SHUT_WR
 
 
 cdef extern from "harp_nic.h" nogil:

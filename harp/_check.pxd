@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Errors of C as exceptions, and addresses as text: shared by the compiled modules.
+# Errors of C as exceptions, shared by the compiled modules.
 from libc.string cimport strerror
 
 
@@ -11,7 +11,7 @@ cdef inline long check(long rc, str what) except? -1:
 
 
 cdef inline long check_why(long rc, const char *why, str what) except? -1:
-    """The same for a call that explains its failure in `why`, which may be empty."""
+    """Like check(), for a call that explains its failure in `why`, which may be empty."""
     if rc < 0 and why[0]:
         raise OSError(-rc, why.decode("utf-8", "replace"))
     return check(rc, what)

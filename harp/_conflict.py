@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def problem(site: Path | None = None) -> str:
-    """Name a distribution `harp` in site, or next to this package, and its remedy; or ""."""
+    """Return the conflict and its remedy; "" if site (default: this one) has no package `harp`."""
     folder = site or Path(__file__).resolve().parent.parent
     for pattern in ("harp-*.dist-info", "harp-*.egg-info"):
         for path in sorted(folder.glob(pattern)):

@@ -5,11 +5,11 @@ from harp._nic cimport Nic, _Context
 
 cdef class Stack(_Context):
     cdef harp_stack *stack
-    cdef drive *drive  # who has the right to touch it; NULL: any one thread at a time
+    cdef drive *drive  # its lock guards the stack; NULL: one thread at a time uses the stack
     cdef readonly Nic nic
-    cdef object _driver  # called, it is the Driver of that drive, or None
+    cdef object _driver  # a function that returns the Driver of that drive, or None
     cdef object _owner  # the Instance whose stack this is, or None
-    cdef int _pid  # of an instance's stack: the process that has its memory
+    cdef int _pid  # with _owner: the process that has the memory
     cdef object _conns  # address of the C object -> Connection, weakly
     cdef object _log
     cdef object _log_error
@@ -17,7 +17,7 @@ cdef class Stack(_Context):
     cdef object __weakref__
 
     cdef harp_stack *_open(self) except NULL
-    cdef bint _reachable(self)
+    cdef bint _is_reachable(self)
     cdef _enter(self)
     cdef _leave(self, driver)
     cdef Connection _wrap(self, harp_conn *conn)
@@ -37,7 +37,7 @@ cdef class Connection(_Context):
     cdef harp_conn *conn
     cdef readonly Stack stack
     cdef unsigned lending  # frames on their way to the application; the driver's lock guards it
-    cdef void *frames  # those not yet given back; borrowed, a list
+    cdef void *frames  # list of borrowed references to frames that are not released
     cdef object __weakref__
 
     cdef harp_conn *_open(self) except NULL
@@ -50,7 +50,7 @@ cdef class Connection(_Context):
 cdef class Frame:
     cdef harp_frame *frame  # NULL: released or sent
     cdef readonly Connection connection
-    cdef void *next  # in the connection's list
+    cdef void *next  # in Connection.frames
     cdef void **link
     cdef Py_ssize_t exports  # memoryviews over it
     cdef readonly bint received
@@ -59,4 +59,3 @@ cdef class Frame:
     cdef harp_frame *_open(self) except NULL
     cdef _check_lent(self)
     cdef _unlink(self)
-    cdef _give_back(self)

@@ -165,17 +165,19 @@ cdef int _congestion(str name) except -1:
     encoded = name.encode()
     cdef int congestion = harp_congestion_from_name(encoded)
     if congestion < 0:
-        raise ValueError(f"{name!r} is no congestion control")
+        raise ValueError(f"{name!r} is not a congestion control")
     return congestion
 
 
-cdef int _change_tcp_options(harp_tcp_options *out, dict given) except -1:
-    """Set the fields that are given."""
+cdef int _change_tcp_options(harp_tcp_options *out, dict options) except -1:
+    """Set fields by the names of options."""
     fields = dict(out[0])
-    changes = dict(given)
+    changes = dict(options)
     if "congestion" in changes:
         changes["congestion"] = _congestion(changes["congestion"])
     if "ecn" in changes:
+        if changes["ecn"] not in _ECN:
+            raise ValueError(f"ecn {changes['ecn']!r} is not one of {', '.join(_ECN)}")
         changes["ecn"] = _ECN[changes["ecn"]]
     for name, bit in _HANDSHAKE.items():
         if name in changes:
@@ -188,10 +190,10 @@ cdef int _change_tcp_options(harp_tcp_options *out, dict given) except -1:
     return 0
 
 
-cdef int _tcp_options(harp_tcp_options *out, dict given) except -1:
+cdef int _tcp_options(harp_tcp_options *out, dict options) except -1:
     memset(out, 0, sizeof(harp_tcp_options))
     out.size = sizeof(harp_tcp_options)
-    return _change_tcp_options(out, given)
+    return _change_tcp_options(out, options)
 
 
 def _no_driver():
@@ -205,15 +207,15 @@ cdef class Stack(_Context):
     Parameters
     ----------
     nic
-        The NIC, of this stack only.
+        The NIC, for this stack only.
     seed
-        Of its random numbers; 0: the system's.
+        Seed of the random numbers; 0: from the system.
     now_ns
         The clock at the start, in nanoseconds.
-    max_conns, max_listeners, max_neighbors
+    max_conns, max_neighbors
         Limits; 0: the defaults of harp.h.
     port_min, port_max
-        Ports that it chooses for itself; 0: the default.
+        Range of the ports that the stack chooses; 0: the default.
     own_neighbors
         Whether it resolves neighbors; False: only neighbor_set() does.
     log
@@ -267,7 +269,7 @@ cdef class Stack(_Context):
             raise RuntimeError("a Driver advances this stack: call it inside `with driver.hold():`")
         return self.stack
 
-    cdef bint _reachable(self):
+    cdef bint _is_reachable(self):
         """Return whether a collected child may release its memory."""
         if self.stack == NULL:
             return False
@@ -323,13 +325,13 @@ cdef class Stack(_Context):
         Returns
         -------
         int
-            The amount of work done; 0: nothing was to be done.
+            The amount of work done; 0: there was none.
         """
-        did = harp_stack_poll(self._open(), now_ns)
+        work = harp_stack_poll(self._open(), now_ns)
         if self._log_error is not None:
             error, self._log_error = self._log_error, None
             raise error
-        return did
+        return work
 
     @property
     def next_deadline_ns(self):
@@ -372,7 +374,7 @@ cdef class Stack(_Context):
         gateway
             The next hop; None: the destinations are on the link.
         mtu_bytes
-            Largest packet on it; 0: the NIC's.
+            Largest packet of the route; 0: the NIC's.
 
         Raises
         ------
@@ -413,7 +415,7 @@ cdef class Stack(_Context):
         port
             The port; 0: any.
         address
-            The local address; 0.0.0.0 and :: are all.
+            The local address; 0.0.0.0 or ::: all.
         **options
             Fields of struct harp_tcp_options by name (docs/python.md).
 
@@ -449,7 +451,7 @@ cdef class Stack(_Context):
         address, port
             The peer's.
         local_address, local_port
-            The own ones; None and 0: the stack chooses.
+            Of this end; None and 0: the stack chooses.
         **options
             Fields of struct harp_tcp_options by name (docs/python.md).
 
@@ -519,14 +521,14 @@ cdef class Stack(_Context):
         """Return all pending events as [(Connection, Event)], and clear them."""
         cdef uint32_t events = 0
         cdef harp_conn *conn
-        found = []
+        result = []
         while True:
             conn = harp_stack_next_event(self._open(), &events)
             if conn == NULL:
-                return found
+                return result
             wrapped = self._conns.get(<size_t>conn)
             if wrapped is not None:
-                found.append((wrapped, Event(events)))
+                result.append((wrapped, Event(events)))
 
     def stats(self):
         """Return all statistics by name."""
@@ -542,21 +544,19 @@ cdef class Stack(_Context):
             free(values)
 
     def snapshot(self):
-        """Return all statistics at once as a numpy record: now_ns, the time, then each statistic by
-        name, all uint64.
-        """
+        """Return the time, now_ns, and all statistics as the uint64 fields of a numpy record."""
         import numpy
 
         cdef harp_stack *stack = self._open()
-        taken = numpy.zeros(1, _stats_dtype())
-        cdef uint64_t[::1] values = taken.view("u8")
+        records = numpy.zeros(1, _stats_dtype())
+        cdef uint64_t[::1] values = records.view("u8")
         values[0] = harp_stack_now_ns(stack)
         harp_stack_stats(stack, &values[1], values.shape[0] - 1)
-        return taken[0]
+        return records[0]
 
     def flows(self):
-        """Return the connections that Python holds: a numpy array, a record for each with both
-        ends, the names of its states, and struct harp_tcp_info.
+        """Return the connections that Python holds as a numpy array. A record has both ends, the
+        names of the states, and struct harp_tcp_info.
         """
         import numpy
 
@@ -576,7 +576,7 @@ cdef class Stack(_Context):
 
     @property
     def closed(self):
-        """Whether close() was called, or what it depends on was closed."""
+        """Whether it, or its Instance, was closed."""
         return self.stack == NULL
 
     def close(self):
@@ -604,7 +604,7 @@ cdef class Stack(_Context):
 
 @cython.no_gc_clear
 cdef class Listener(_Context):
-    """A listening port; made by Stack.listen()."""
+    """A listening port; returned by Stack.listen()."""
 
     def __init__(self):
         raise TypeError("Stack.listen() makes listeners")
@@ -616,7 +616,7 @@ cdef class Listener(_Context):
         return self.listener
 
     def accept(self):
-        """Return an established connection; None without one."""
+        """Return an established connection; None if there is none."""
         cdef harp_conn *conn = NULL
         cdef int rc = harp_tcp_accept(self._open(), &conn)
         if rc == -11:  # EAGAIN
@@ -633,7 +633,7 @@ cdef class Listener(_Context):
 
     @property
     def closed(self):
-        """Whether close() was called, or what it depends on was closed."""
+        """Whether it, or its stack, was closed."""
         return self.listener == NULL or self.stack.stack == NULL
 
     def close(self):
@@ -643,18 +643,18 @@ cdef class Listener(_Context):
         self.listener = NULL
 
     def __dealloc__(self):
-        if self.listener == NULL or not self.stack._reachable():
+        if self.listener == NULL or not self.stack._is_reachable():
             return
         _left_open("Listener")
         driver = self.stack._enter()
-        if self.stack._reachable():
+        if self.stack._is_reachable():
             harp_listener_close(self.listener)
         self.stack._leave(driver)
 
 
 @cython.no_gc_clear
 cdef class Connection(_Context):
-    """A TCP connection; made by Stack.connect() or Listener.accept()."""
+    """A TCP connection; returned by Stack.connect() or Listener.accept()."""
 
     def __init__(self):
         raise TypeError("Stack.connect() and Listener.accept() make connections")
@@ -714,7 +714,7 @@ cdef class Connection(_Context):
         Raises
         ------
         BlockingIOError
-            None could be queued.
+            No byte could be queued.
         OSError
             The connection is dead.
         """
@@ -740,7 +740,7 @@ cdef class Connection(_Context):
         Parameters
         ----------
         size
-            Bytes to return at most.
+            Maximum number of bytes to return.
 
         Returns
         -------
@@ -762,8 +762,8 @@ cdef class Connection(_Context):
         return bytes(buffer[:got])
 
     def recv_frame(self):
-        """Return received bytes in place, as a Frame, without a copy. None at the end of the
-        stream; BlockingIOError without any.
+        """Return received bytes as a Frame, without a copy; None at the end of the stream.
+        BlockingIOError: nothing has arrived.
         """
         cdef harp_frame *frame = NULL
         cdef int rc = harp_conn_recv_frame(self._open(), &frame)
@@ -778,7 +778,7 @@ cdef class Connection(_Context):
         return self._lend(frame, False)
 
     def send_frame(self, Frame frame not None, length=None):
-        """Send a frame without a copy. The stack owns it from here.
+        """Send a frame without a copy. The stack takes ownership.
 
         Parameters
         ----------
@@ -798,20 +798,20 @@ cdef class Connection(_Context):
             A memoryview of the frame is alive.
         """
         cdef harp_conn *conn = self._open()
-        cdef harp_frame *taken = frame._open()
+        cdef harp_frame *buffer = frame._open()
         if frame.connection is not self:
-            raise ValueError("this frame is of another connection")
+            raise ValueError("this frame belongs to another connection")
         if frame.received:
             raise ValueError("a received frame cannot be sent: copy it into one of frame()")
-        most = taken.capacity
-        used = most if length is None else length
-        if not 1 <= used <= most:
-            raise ValueError(f"{used} bytes do not fit: the frame takes 1 to {most}")
+        capacity = buffer.capacity
+        size = capacity if length is None else length
+        if not 1 <= size <= capacity:
+            raise ValueError(f"{size} bytes do not fit: the frame takes 1 to {capacity}")
         frame._check_lent()
-        taken.length = used
-        check(harp_conn_send_frame(conn, taken), "send_frame")
+        buffer.length = size
+        check(harp_conn_send_frame(conn, buffer), "send_frame")
         frame._unlink()
-        return used
+        return size
 
     @property
     def readable_bytes(self):
@@ -869,7 +869,7 @@ cdef class Connection(_Context):
         return fields
 
     def set_options(self, **options):
-        """Change all of the given options or, on error, none.
+        """Change options: all of them or, on error, none.
 
         Parameters
         ----------
@@ -880,9 +880,11 @@ cdef class Connection(_Context):
         Raises
         ------
         OSError
-            One can't change now, or is out of range.
+            An option can't change now, or is out of range.
         TypeError
             There is no such option.
+        ValueError
+            There is no such congestion control or ECN mode.
         """
         cdef harp_tcp_options tcp
         tcp.size = sizeof(tcp)
@@ -908,12 +910,12 @@ cdef class Connection(_Context):
 
     @property
     def closed(self):
-        """Whether close() was called, or what it depends on was closed."""
+        """Whether it, or its stack, was closed."""
         return self.conn == NULL or self.stack.stack == NULL
 
     def close(self):
-        """Close in order; the stack finishes alone. Held frames are released; BufferError while
-        memory of one is in use.
+        """Close in order; the stack completes the close in the background. Held frames are
+        released; BufferError while the memory of one is in use.
         """
         if not self.closed:
             self._open()
@@ -923,7 +925,7 @@ cdef class Connection(_Context):
             self._forget()
 
     def abort(self):
-        """Send RST and forget the connection. Frames as with close()."""
+        """Send RST and drop the connection. Frames: see close()."""
         if not self.closed:
             self._open()
             self._check_lent()
@@ -932,12 +934,12 @@ cdef class Connection(_Context):
             self._forget()
 
     def __dealloc__(self):
-        if self.conn == NULL or not self.stack._reachable():
+        if self.conn == NULL or not self.stack._is_reachable():
             return
         _left_open("Connection")
-        self.stack._conns.pop(<size_t>self.conn, None)  # no lookup finds it from here on
+        self.stack._conns.pop(<size_t>self.conn, None)  # no lookup must find it from here on
         driver = self.stack._enter()
-        if self.stack._reachable():
+        if self.stack._is_reachable():
             harp_conn_abort(self.conn)
         self.stack._leave(driver)
 
@@ -946,11 +948,11 @@ cdef class Connection(_Context):
 cdef class Frame:
     """A buffer of the stack's own memory, held by the application.
 
-    A received frame is a read-only buffer of the bytes that arrived. One of frame() is a writable
-    buffer of `capacity` bytes. memoryview(frame) and numpy.frombuffer(frame, dtype) copy nothing,
-    and keep the memory: release() raises BufferError until all of them are gone
-    (memoryview.release(), del array). After release() any use is a ValueError. Frames that are not
-    released count against the connection's receive budget and stop the sender.
+    A received frame is a read-only buffer of the bytes that arrived. A frame of frame() is a
+    writable buffer of len(frame) bytes. memoryview(frame) and numpy.frombuffer(frame, dtype) copy
+    nothing, and keep the memory: release() raises BufferError until all of them are gone
+    (memoryview.release(), del array). After release() any use raises ValueError. Frames that are
+    not released count against the connection's receive budget, and finally stop the sender.
     """
 
     def __init__(self):
@@ -958,7 +960,7 @@ cdef class Frame:
 
     cdef harp_frame *_open(self) except NULL:
         if self.frame == NULL:
-            raise ValueError("this frame was released or sent: its memory is the stack's again")
+            raise ValueError("this frame was released or sent: the stack owns its memory again")
         return self.frame
 
     cdef _check_lent(self):
@@ -977,7 +979,7 @@ cdef class Frame:
         cdef harp_frame *frame = self._open()
         # An instance's memory does not exist in a forked child. Any thread may read a driven
         # stack's frame: only the application changes it.
-        if not self.connection.stack._reachable():
+        if not self.connection.stack._is_reachable():
             raise RuntimeError("this frame's memory belongs to another process")
         length = frame.length if self.received else frame.capacity
         PyBuffer_FillInfo(buffer, self, frame.data, length, self.received, flags)
@@ -998,30 +1000,27 @@ cdef class Frame:
 
     def release(self):
         """Release the memory. May be called twice."""
+        cdef harp_frame *frame
         if self.frame == NULL:
             return
         stack = self.connection.stack
-        if stack.stack != NULL and not stack._reachable():
+        if stack.stack != NULL and not stack._is_reachable():
             raise RuntimeError("this frame belongs to another process")
         driver = stack._enter()
         try:
-            self._give_back()
+            frame = self.frame  # another thread may have released it
+            if frame != NULL:
+                self._check_lent()
+                self._unlink()
+                if self.connection.conn != NULL and stack._is_reachable():
+                    harp_frame_release(self.connection.conn, frame)
         finally:
             stack._leave(driver)
-
-    cdef _give_back(self):
-        cdef harp_frame *frame = self.frame
-        if frame == NULL:
-            return
-        self._check_lent()
-        self._unlink()
-        if self.connection.conn != NULL and self.connection.stack._reachable():
-            harp_frame_release(self.connection.conn, frame)
 
     def __dealloc__(self):
         if self.frame == NULL:
             return
-        if not self.connection.stack._reachable():
+        if not self.connection.stack._is_reachable():
             self._unlink()
             return
         _left_open("Frame")
@@ -1037,7 +1036,7 @@ cdef class Frame:
 # ---- UDP ----
 @cython.no_gc_clear
 cdef class UdpSocket(_Context):
-    """A UDP socket; made by Stack.udp()."""
+    """A UDP socket; returned by Stack.udp()."""
 
     cdef harp_udp *sock
     cdef readonly Stack stack
@@ -1104,7 +1103,7 @@ cdef class UdpSocket(_Context):
         Parameters
         ----------
         size
-            Bytes to return at most; the rest of the datagram is dropped.
+            Maximum number of bytes to return; the rest of the datagram is dropped.
 
         Returns
         -------
@@ -1124,7 +1123,7 @@ cdef class UdpSocket(_Context):
         return bytes(buffer[:got]), got, (_format(&source.peer.addr), source.peer.port)
 
     def error(self):
-        """Return the newest error as (errno, its (address, port)), or None, and clear it."""
+        """Return and clear the newest error: (errno, (address, port) of the peer), or None."""
         cdef harp_endpoint about
         cdef int err = harp_udp_error(self._open(), &about)
         return None if err == 0 else (-err, (_format(&about.addr), about.port))
@@ -1139,7 +1138,7 @@ cdef class UdpSocket(_Context):
 
     @property
     def closed(self):
-        """Whether close() was called, or what it depends on was closed."""
+        """Whether it, or its stack, was closed."""
         return self.sock == NULL or self.stack.stack == NULL
 
     def close(self):
@@ -1149,10 +1148,10 @@ cdef class UdpSocket(_Context):
         self.sock = NULL
 
     def __dealloc__(self):
-        if self.sock == NULL or not self.stack._reachable():
+        if self.sock == NULL or not self.stack._is_reachable():
             return
         _left_open("UdpSocket")
         driver = self.stack._enter()
-        if self.stack._reachable():
+        if self.stack._is_reachable():
             harp_udp_close(self.sock)
         self.stack._leave(driver)

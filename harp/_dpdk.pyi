@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# What cffi makes of harp/native/dpdk/dpdk.h. Used by harp.dpdk alone, which has the types.
+# The module that cffi builds from harp/native/dpdk/dpdk.h. Only harp.dpdk uses it, with types.
 from typing import Any
 
 ffi: Any

@@ -13,7 +13,7 @@ cdef enum:
 
 
 cdef struct transfer:
-    harp_conn **conn  # where the Connection has it; NULL there: closed by another thread
+    harp_conn **conn  # points to Connection.conn, which is NULL after another thread's close()
     harp_listener **listener
     harp_conn *accepted
     unsigned *lending  # frames on their way to the application
@@ -36,7 +36,7 @@ cdef class Driver(_Context):
     cdef _create(self, drive_member *members, double spin_us)
     cdef drive *_open(self) except NULL
     cdef int _wait(self, drive_try_fn attempt, transfer *ctx, timeout, str what,
-                   str lacking) except -1
+                   str timeout_text) except -1
 
 
 cdef class Source:
@@ -64,6 +64,6 @@ cdef class Endpoint:
     cdef list _lend(self, transfer *ctx, bint received)
     cdef _begin(self, transfer *ctx)
     cdef int _transfer(self, drive_try_fn attempt, transfer *ctx, timeout, str what,
-                       str lacking=*) except -1
+                       str timeout_text=*) except -1
     cdef int _move(self, data, int flags, drive_try_fn attempt, transfer *ctx, timeout,
                    str what) except -1

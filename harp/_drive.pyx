@@ -49,7 +49,7 @@ class WaitTimeoutError(TimeoutError):
 cdef enum:
     DONE = 1
     END = 2  # of the stream
-    DEAD = 3  # the connection: ctx.error says why
+    DEAD = 3  # of the connection; ctx.error has the errno
 
 
 # ---- The driver ----
@@ -64,12 +64,12 @@ cdef int _interrupted(void *ctx) noexcept with gil:
 
 
 cdef uint64_t _deadline(timeout) except? 0:
-    """Return a time on the drive's clock from seconds; None and infinity: never."""
+    """Return the time on the drive's clock after `timeout` seconds; None and infinity: never."""
     if timeout is None:
         return DRIVE_FOREVER
     seconds = float(timeout)
     if math.isnan(seconds) or seconds < 0:
-        raise ValueError(f"timeout {timeout!r}: seconds, not negative; None waits for ever")
+        raise ValueError(f"timeout {timeout!r}: seconds, not negative; None waits forever")
     if seconds > 1e9:
         return DRIVE_FOREVER
     return drive_now_ns() + <uint64_t>(seconds * 1e9)
@@ -98,13 +98,13 @@ cdef class _Hold:
 cdef class Driver(_Context):
     """Polls one or several stacks, for threads that block.
 
-    Their clock is CLOCK_MONOTONIC from here on. Stacks joined by a Wire need one Driver for all of
-    them. An Instance has a Driver of its own.
+    Their clock becomes CLOCK_MONOTONIC. Stacks joined by a Wire need one Driver for all of them. An
+    Instance has its own Driver.
 
     Parameters
     ----------
     *stacks
-        The stacks, 1 or more; each has this driver only.
+        The stacks, 1 or more; a stack has one driver.
     spin_us
         How long a waiting thread polls after the last packet before it sleeps, in microseconds, 0
         to 1000000. A wake-up takes about 30 us.
@@ -112,14 +112,14 @@ cdef class Driver(_Context):
     Raises
     ------
     ValueError
-        A number is out of its range, or a stack is closed, named twice or driven already.
+        A number is out of range, or a stack is closed, named twice or has a driver.
     """
 
     def __init__(self, *stacks, double spin_us=50.0):
         cdef drive_member members[DRIVE_MEMBERS_MAX]
         cdef Stack stack
         if self.drive != NULL:
-            raise TypeError("this driver is made already")
+            raise TypeError("this driver is initialized already")
         if not 1 <= len(stacks) <= DRIVE_MEMBERS_MAX:
             raise ValueError(f"a driver takes 1 to {DRIVE_MEMBERS_MAX} stacks, not {len(stacks)}")
         if not 0 <= spin_us <= 1e6:
@@ -151,7 +151,7 @@ cdef class Driver(_Context):
         for stack in self._members:
             stack.drive = self.drive
             stack._driver = weakref.ref(self)
-        with nogil:  # set their clocks to ours before anything begins
+        with nogil:  # set the stacks' clocks before their first use
             drive_enter(self.drive)
             drive_advance(self.drive)
             drive_leave(self.drive)
@@ -166,9 +166,9 @@ cdef class Driver(_Context):
         return self.drive
 
     cdef int _wait(self, drive_try_fn attempt, transfer *ctx, timeout, str what,
-                   str lacking) except -1:
-        """Call drive_wait() until attempt returns DONE or END, and return that; raise what else can
-        happen. lacking: what a timeout is about; None: the bytes.
+                   str timeout_text) except -1:
+        """Call drive_wait() until attempt returns DONE or END, and return that; raise errors.
+        timeout_text: what did not happen in time; None: the number of bytes.
         """
         cdef uint64_t deadline_ns = _deadline(timeout)
         cdef drive *d = self._open()
@@ -176,8 +176,8 @@ cdef class Driver(_Context):
         with nogil:
             rc = drive_wait(d, attempt, ctx, deadline_ns)
         if rc == -ETIMEDOUT:
-            lacking = lacking or f"{ctx.done} of {ctx.size} bytes"
-            raise WaitTimeoutError(f"{what}: {lacking} within {timeout} s", ctx.done)
+            text = timeout_text or f"{ctx.done} of {ctx.size} bytes"
+            raise WaitTimeoutError(f"{what}: {text} within {timeout} s", ctx.done)
         if rc == -EINTR:
             error, self._stop = self._stop, None
             raise error
@@ -186,7 +186,7 @@ cdef class Driver(_Context):
         if rc == -EBADF:
             raise ValueError(f"{what}: it was closed meanwhile")
         if rc == -EDEADLK:
-            raise RuntimeError(f"{what}: nothing moves while this thread holds the driver")
+            raise RuntimeError(f"{what}: the stacks stand still while this thread holds the driver")
         return check(-ctx.error if rc == DEAD else rc, what)
 
     def hold(self):
@@ -196,7 +196,7 @@ cdef class Driver(_Context):
         Returns
         -------
         AbstractContextManager
-            It gives the driver. Entering it raises ValueError if the driver is closed.
+            Yields the driver. Entering it raises ValueError if the driver is closed.
         """
         cdef _Hold hold = _Hold.__new__(_Hold)
         self._open()
@@ -205,12 +205,12 @@ cdef class Driver(_Context):
 
     @property
     def closed(self):
-        """Whether it, or its driver, was closed."""
+        """Whether close() was called."""
         return self.drive == NULL or self._closing
 
     def close(self):
-        """End every wait with ValueError and release the stacks; they and their connections belong
-        to the caller again. May be called twice.
+        """End every wait with ValueError and release the stacks; the caller owns them and their
+        connections again. May be called twice.
         """
         cdef drive *d = self.drive
         cdef Stack stack
@@ -239,7 +239,8 @@ cdef class Driver(_Context):
 
 
 # ---- Conditions of waits ----
-cdef int _dead(transfer *ctx, long rc) noexcept nogil:
+cdef int _fail(transfer *ctx, long rc) noexcept nogil:
+    """Return 0, not yet, for EAGAIN; otherwise DEAD."""
     if rc == -EAGAIN:
         return 0
     ctx.error = <int>-rc
@@ -252,7 +253,7 @@ cdef int _try_connected(void *arg) noexcept nogil:
     if ctx.conn[0] == NULL:
         return -EBADF
     if harp_conn_error(ctx.conn[0]) < 0:
-        return _dead(ctx, harp_conn_error(ctx.conn[0]))
+        return _fail(ctx, harp_conn_error(ctx.conn[0]))
     harp_conn_info(ctx.conn[0], &info)
     return DONE if info.state >= HARP_TCP_ESTABLISHED else 0
 
@@ -263,7 +264,7 @@ cdef int _try_accept(void *arg) noexcept nogil:
     if ctx.listener[0] == NULL:
         return -EBADF
     rc = harp_tcp_accept(ctx.listener[0], &ctx.accepted)
-    return DONE if rc == 0 else _dead(ctx, rc)
+    return DONE if rc == 0 else _fail(ctx, rc)
 
 
 cdef int _try_send(void *arg) noexcept nogil:
@@ -276,20 +277,20 @@ cdef int _try_send(void *arg) noexcept nogil:
     piece.iov_len = ctx.size - ctx.done
     sent = harp_conn_send(ctx.conn[0], &piece, 1)
     if sent < 0:
-        return _dead(ctx, sent)
+        return _fail(ctx, sent)
     ctx.done += <size_t>sent
     return DONE if ctx.done == ctx.size else 0
 
 
 cdef int _try_receive(void *arg) noexcept nogil:
-    """`size` bytes have arrived, or at least one if frame_max is set."""
+    """Receive `size` bytes, or at least one if frame_max is set."""
     cdef transfer *ctx = <transfer *>arg
     cdef ssize_t got
     if ctx.conn[0] == NULL:
         return -EBADF
     got = harp_conn_recv(ctx.conn[0], ctx.data + ctx.done, ctx.size - ctx.done)
     if got < 0:
-        return _dead(ctx, got)
+        return _fail(ctx, got)
     if got == 0:
         return END
     ctx.done += <size_t>got
@@ -309,7 +310,7 @@ cdef int _try_frames(void *arg) noexcept nogil:
     if ctx.frame_count:
         ctx.lending[0] += ctx.frame_count
         return DONE
-    return END if rc == 0 else _dead(ctx, rc)
+    return END if rc == 0 else _fail(ctx, rc)
 
 
 cdef int _try_frame(void *arg) noexcept nogil:
@@ -319,20 +320,20 @@ cdef int _try_frame(void *arg) noexcept nogil:
         return -EBADF
     rc = harp_frame_alloc(ctx.conn[0], &ctx.frames[0])
     if rc < 0:
-        return _dead(ctx, rc)
+        return _fail(ctx, rc)
     ctx.frame_count = 1
     ctx.lending[0] += 1
     return DONE
 
 
 cdef int _try_flushed(void *arg) noexcept nogil:
-    """Everything sent is acknowledged; with frame_max the FIN as well."""
+    """Tell whether everything sent is acknowledged, with frame_max also the FIN."""
     cdef transfer *ctx = <transfer *>arg
     cdef harp_tcp_info info
     if ctx.conn[0] == NULL:
         return -EBADF
     if harp_conn_error(ctx.conn[0]) < 0:
-        return _dead(ctx, harp_conn_error(ctx.conn[0]))
+        return _fail(ctx, harp_conn_error(ctx.conn[0]))
     harp_conn_info(ctx.conn[0], &info)
     if ctx.frame_max:
         return DONE if (
@@ -342,7 +343,7 @@ cdef int _try_flushed(void *arg) noexcept nogil:
 
 
 cdef _refuse_objects(const char *format, what):
-    """An array of Python objects is an array of pointers: never bytes to send or to fill."""
+    """Raise TypeError for an array of Python objects: it consists of pointers."""
     if format == NULL:
         return
     # Colons enclose the names of a record's fields.
@@ -350,7 +351,7 @@ cdef _refuse_objects(const char *format, what):
         raise TypeError(f"{what}: arrays of Python objects have no bytes to carry")
 
 
-# ---- What makes connections ----
+# ---- Connections by listen() and connect() ----
 @cython.no_gc_clear
 cdef class Source:
     """A stack and the driver that polls it, for connections with blocking calls.
@@ -390,7 +391,7 @@ cdef class Source:
         address
             The local address.
         timeout
-            Seconds that accept() waits if it is given no timeout; None: no limit.
+            Default timeout of accept(), in seconds; None: no limit.
         **options
             Fields of struct harp_tcp_options by name (docs/python.md).
 
@@ -421,9 +422,9 @@ cdef class Source:
         address, port
             The peer's.
         timeout
-            Seconds of this call; None: the stack's limit (connect_timeout_ns).
+            Seconds to wait; None: the stack's limit (connect_timeout_ns).
         local_address, local_port
-            The own ones; None and 0: the stack chooses.
+            Of this end; None and 0: the stack chooses.
         **options
             Fields of struct harp_tcp_options by name (docs/python.md).
 
@@ -463,7 +464,7 @@ cdef class Source:
 # ---- Blocking calls ----
 @cython.no_gc_clear
 cdef class Acceptor(_Context):
-    """A listening port whose accept() blocks; made by Instance.listen()."""
+    """A listening port whose accept() blocks; returned by Instance.listen()."""
 
     def __init__(self):
         raise TypeError("listen() of an Instance makes acceptors")
@@ -515,7 +516,7 @@ cdef class Acceptor(_Context):
         return self._listener.closed or self.driver.closed
 
     def close(self):
-        """Stop listening; connections that were not accepted are reset, accepted ones live on."""
+        """Stop listening. Connections that were not accepted are reset; accepted ones stay open."""
         if self.closed:
             return
         with self.driver.hold():
@@ -530,13 +531,13 @@ cdef class Acceptor(_Context):
 
 @cython.no_gc_clear
 cdef class Endpoint:
-    """A TCP connection with blocking calls; made by connect() and accept().
+    """A TCP connection with blocking calls; returned by connect() and accept().
 
     `timeout` (seconds; None: no limit) applies to calls without one. A timeout raises
     WaitTimeoutError and leaves the connection unchanged. Buffers are bytes, bytearray, memoryview,
     numpy arrays of any dtype except object; their memory must be contiguous. The byte order is not
-    changed. Every call raises ValueError if the endpoint is closed, or is closed meanwhile, and
-    OSError with the stack's error if the connection is dead. harp.aio has the same for asyncio.
+    changed. Every call raises ValueError if the endpoint is closed before it returns, and OSError
+    with the stack's error if the connection is dead. harp.aio has the same calls for asyncio.
     """
 
     def __init__(self):
@@ -549,7 +550,7 @@ cdef class Endpoint:
         return self._conn
 
     cdef list _lend(self, transfer *ctx, bint received):
-        """Frames that a wait has taken; the connection can't be closed before they are returned."""
+        """Return the frames that a wait has received; they keep the connection open until then."""
         with self.driver.hold():
             self._conn.lending -= ctx.frame_count
             return [self._conn._lend(ctx.frames[i], received) for i in range(ctx.frame_count)]
@@ -561,10 +562,10 @@ cdef class Endpoint:
         ctx.lending = &self._conn.lending
 
     cdef int _transfer(self, drive_try_fn attempt, transfer *ctx, timeout, str what,
-                       str lacking=None) except -1:
-        """Driver._wait(), with the endpoint's own timeout for None."""
+                       str timeout_text=None) except -1:
+        """Call Driver._wait(). timeout None: the endpoint's own."""
         wait = self.timeout if timeout is None else timeout
-        return self.driver._wait(attempt, ctx, wait, what, lacking)
+        return self.driver._wait(attempt, ctx, wait, what, timeout_text)
 
     cdef int _move(self, data, int flags, drive_try_fn attempt, transfer *ctx, timeout,
                    str what) except -1:
@@ -641,7 +642,7 @@ cdef class Endpoint:
         Parameters
         ----------
         shape, dtype
-            Of the array.
+            Shape and type of the array.
         timeout
             Seconds; None: the endpoint's own `timeout`.
 
@@ -670,7 +671,7 @@ cdef class Endpoint:
         Parameters
         ----------
         max_bytes
-            Bytes to return at most, 1 or more.
+            Maximum number of bytes to return, 1 or more.
         timeout
             Seconds; None: the endpoint's own `timeout`.
 
@@ -696,14 +697,14 @@ cdef class Endpoint:
         return bytes(memoryview(buffer)[:ctx.done])
 
     def recv_frames(self, unsigned max_frames=64, *, timeout=None):
-        """Receive what has arrived, in place: nothing is copied. Release each frame: until then it
-        counts against the receive budget (256 frames or more, or rx_frames), and the peer waits
-        when that is used up.
+        """Receive what has arrived, without a copy. Release each frame: until then it counts
+        against the receive budget (256 frames or more, or rx_frames), and the peer waits when that
+        is used up.
 
         Parameters
         ----------
         max_frames
-            Frames to return at most, 1 to 1024.
+            Maximum number of frames to return, 1 to 1024.
         timeout
             Seconds; None: the endpoint's own `timeout`.
 
@@ -736,12 +737,12 @@ cdef class Endpoint:
         Returns
         -------
         Frame
-            An empty one of the stack's memory, of at most one segment.
+            An empty frame of the stack's memory, of at most one segment.
 
         Raises
         ------
         WaitTimeoutError
-            The budget was in use all the time.
+            The send budget stayed used up.
         """
         cdef transfer ctx
         self._begin(&ctx)
@@ -749,8 +750,8 @@ cdef class Endpoint:
         return self._lend(&ctx, False)[0]
 
     def send_frame(self, Frame frame not None, length=None):
-        """Send a frame without a copy. The stack owns the memory from here, and reads it again for
-        a retransmission.
+        """Send a frame without a copy. The stack takes ownership, and reads the memory again for a
+        retransmission.
 
         Parameters
         ----------
@@ -810,17 +811,17 @@ cdef class Endpoint:
             return conn.options()
 
     def set_options(self, **options):
-        """Change all of the given options or, on error, none.
+        """Change options: all of them or, on error, none. See Connection.set_options().
 
         Parameters
         ----------
         **options
-            Those of struct harp_tcp_options that may change (docs/python.md).
+            Fields of struct harp_tcp_options that may change (docs/python.md).
 
         Raises
         ------
-        ValueError, TypeError
-            There is no such option, or its value is out of range.
+        OSError, TypeError, ValueError
+            There is no such option, it can't change now, or its value is invalid.
         """
         conn = self._open()
         with self.driver.hold():
@@ -874,7 +875,7 @@ cdef class Endpoint:
         Parameters
         ----------
         linger
-            Seconds to wait at most; 0: not at all.
+            Maximum seconds to wait; 0: do not wait.
 
         Raises
         ------
@@ -895,12 +896,12 @@ cdef class Endpoint:
         if linger:
             memset(&ctx, 0, sizeof(ctx))
             ctx.conn, ctx.frame_max = &self._conn.conn, 1
-            with contextlib.suppress(OSError):  # it is dead, or the peer too slow
+            with contextlib.suppress(OSError):  # it is dead, or the peer is too slow
                 self.driver._wait(_try_flushed, &ctx, linger, "close", "not all acknowledged")
         self._end(False)
 
     def abort(self):
-        """Send RST and forget the connection."""
+        """Send RST and drop the connection."""
         self._end(True)
 
     def __enter__(self):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # harp_lease.h, and what harpd uses of harp_nic.h, harp_host.h and harp_xdp.h.
 from libc.stddef cimport size_t
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libcpp cimport bool as cbool
 
 

@@ -56,7 +56,7 @@ class Kind(enum.IntEnum):
     ROUTED = HARP_LEASE_ROUTED
 
 
-# ---- What NETWORK and ROUTED contain ----
+# ---- Contents of NETWORK and ROUTED ----
 def network(uint32_t ifindex):
     """Return the state of an interface of this network namespace, for NETWORK; OSError."""
     cdef harp_lease_network m
@@ -85,33 +85,33 @@ def queue_make(
     str ifname, uint32_t queue, *, uint32_t frame_count=0, uint32_t frame_size=0,
     uint32_t ring_size=0, uint32_t copy_mode=0, uint32_t huge_pages=0, uint32_t bind_retry_ms=0,
 ):
-    """harp_queue_make() of harp_nic.h; without the GIL, as it may wait for the kernel."""
+    """Call harp_queue_make(), without the GIL because it may wait for the kernel."""
     cdef harp_af_xdp_options opt
-    cdef harp_queue made
+    cdef harp_queue out
     cdef char why[512]
     cdef int rc
     name = ifname.encode()
     memset(&opt, 0, sizeof(opt))
-    memset(&made, 0, sizeof(made))
+    memset(&out, 0, sizeof(out))
     why[0] = 0
     opt.size = sizeof(opt)
     opt.ifname = name
     opt.queue, opt.frame_count, opt.frame_size = queue, frame_count, frame_size
     opt.ring_size, opt.copy_mode = ring_size, copy_mode
     opt.huge_pages, opt.bind_retry_ms = huge_pages, bind_retry_ms
-    made.size = sizeof(made)
+    out.size = sizeof(out)
     with nogil:
-        rc = harp_queue_make(&made, &opt, why, sizeof(why))
+        rc = harp_queue_make(&out, &opt, why, sizeof(why))
     check_why(rc, why, f"{ifname} queue {queue}")
     return Queue(
-        made.xsk_fd, made.frames_fd, made.ifindex, made.queue, made.frame_size, made.frame_count,
-        made.ring_size, made.mtu_bytes, made.features, made.tx_frags_max, bool(made.zero_copy),
-        (<const char *>made.mac)[:6],
+        out.xsk_fd, out.frames_fd, out.ifindex, out.queue, out.frame_size, out.frame_count,
+        out.ring_size, out.mtu_bytes, out.features, out.tx_frags_max, bool(out.zero_copy),
+        (<const char *>out.mac)[:6],
     )
 
 
 def page_create(uint32_t flows):
-    """harp_page_create_fd(): a new page's descriptor and its size."""
+    """Call harp_page_create_fd(); return a new page's descriptor and size."""
     cdef int fd = -1
     rc = harp_page_create_fd(flows, &fd)
     check(rc, f"a statistics page of {flows} flows")
@@ -126,7 +126,7 @@ cdef _rss(const harp_rss *rss):
 
 
 def rss_read(str ifname):
-    """harp_rss_read(): the rule by which the interface chooses queues."""
+    """Call harp_rss_read(); return the rule by which the interface chooses queues."""
     cdef harp_rss rss
     memset(&rss, 0, sizeof(rss))
     name = ifname.encode()
@@ -136,7 +136,7 @@ def rss_read(str ifname):
 
 
 def rss_parse(str text, uint32_t queues):
-    """harp_rss_parse(): an operator's rule; ValueError."""
+    """Call harp_rss_parse(); return an operator's rule. ValueError."""
     cdef harp_rss rss
     memset(&rss, 0, sizeof(rss))
     encoded = text.encode()
@@ -189,7 +189,7 @@ def load_library(str path):
 
 cdef const harp_xdp_api *_loaded() except NULL:
     if _api == NULL:
-        raise RuntimeError("load_library() comes first")
+        raise RuntimeError("call load_library() first")
     return _api
 
 
@@ -199,13 +199,13 @@ def libbpf_version():
 
 
 def attached_id(uint32_t ifindex):
-    """Return the number of the XDP program on an interface, 0 without one."""
+    """Return the id of the XDP program on an interface; 0 if there is none."""
     rc = _loaded().attached_id(ifindex)
     return check(rc, f"interface {ifindex}")
 
 
 def unpin(str directory):
-    """Remove the pins in a directory; False without any."""
+    """Remove the pins in a directory; return False if there are none."""
     encoded = os.fsencode(directory)
     rc = _loaded().unpin(encoded)
     if rc == -2:
@@ -220,9 +220,6 @@ cdef class Steering:
     cdef harp_xdp *xdp
     cdef readonly str ifname
     cdef readonly str why
-
-    def __cinit__(self):
-        self.xdp = NULL
 
     @staticmethod
     def attach(str ifname, uint32_t mode=0):
@@ -261,8 +258,8 @@ cdef class Steering:
         return _loaded().native(self._open())
 
     def check(self):
-        """Attach it again if it was detached by force. Return a line for people about changes, or
-        "". OSError: it receives nothing; ENODEV: the interface is gone.
+        """Attach it again if it was detached by force. Return a line about changes, or "". OSError:
+        it receives no packets; ENODEV: the interface is gone.
         """
         cdef char why[512]
         why[0] = 0
@@ -287,7 +284,7 @@ cdef class Steering:
         check_why(rc, why, f"{self.ifname}: replacing the XDP program")
 
     def xsk_set(self, uint32_t queue, int fd):
-        """Set the socket of a queue; -1 removes it, also if there is none."""
+        """Set the socket of a queue; -1 removes it, if there is one."""
         rc = _loaded().xsk_set(self._open(), queue, fd)
         if rc == -2 and fd < 0:
             return
@@ -311,38 +308,38 @@ cdef class Steering:
         check(rc, f"{self.ifname}: address in the steering map")
 
     def sources_set(self, sources):
-        """Set the prefixes that may send to HARP, each an address of 4 or 16 bytes and a number of
-        bits; none: every source.
+        """Set the prefixes that may send to HARP, as pairs of an address of 4 or 16 bytes and a
+        number of bits; none: every source.
         """
-        cdef harp_xdp_source each[STEER_SOURCES_MAX]
+        cdef harp_xdp_source entries[STEER_SOURCES_MAX]
         cdef const harp_xdp_api *api = _loaded()
         cdef harp_xdp *xdp = self._open()
         cdef unsigned count = 0
         cdef int rc
-        memset(each, 0, sizeof(each))
+        memset(entries, 0, sizeof(entries))
         for address, bits in sources:
             if count == STEER_SOURCES_MAX:
                 raise ValueError(f"more than {STEER_SOURCES_MAX} sources")
             if len(address) not in (4, 16):
                 raise ValueError(f"an address of {len(address)} bytes")
-            each[count].address_bytes, each[count].prefix_bits = len(address), bits
-            memcpy(each[count].address, <const char *>address, len(address))
+            entries[count].address_bytes, entries[count].prefix_bits = len(address), bits
+            memcpy(entries[count].address, <const char *>address, len(address))
             count += 1
         with nogil:
-            rc = api.sources_set(xdp, each, count)
+            rc = api.sources_set(xdp, entries, count)
         check(rc, f"{self.ifname}: allow_sources in the XDP program")
 
     def verdicts(self):
-        """Return packets by verdict since it was attached."""
+        """Return the packets by verdict since the program was attached."""
         cdef uint64_t counts[64]
         rc = _loaded().verdicts(self._open(), counts, STEER_VERDICT_COUNT)
         check(rc, f"{self.ifname}: verdicts")
         return {name: counts[i] for i, (name, _) in enumerate(_page.LISTS["verdict"])}
 
     def arrivals(self, unsigned count):
-        """Return for each queue below count: HARP's packets that came there, replies to stacks of
-        other queues that were dropped there, and bits of the latter's flows. Since the maps were
-        made.
+        """Return a tuple for each queue below count, with sums since the maps were created: HARP's
+        packets that arrived there, replies for stacks of other queues that were dropped there, and
+        a bit mask of the flows of the latter.
         """
         cdef steer_arrivals sums[256]
         count = min(count, 256)
@@ -350,7 +347,7 @@ cdef class Steering:
         return [(sums[i].packets, sums[i].mismatches, sums[i].flows) for i in range(count)]
 
     def fds(self):
-        """Its descriptors, which no job may get."""
+        """Return its descriptors, which jobs must not get."""
         cdef int fds[HARP_XDP_FDS_MAX]
         count = _loaded().fds(self._open(), fds, HARP_XDP_FDS_MAX)
         return [fds[i] for i in range(count)]

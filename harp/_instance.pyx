@@ -44,7 +44,7 @@ _COPY_MODES = {"auto": 0, "copy": 1, "zero-copy": 2}
 _HUGE_PAGES = {"auto": 0, "never": 1, "require": 2}
 
 
-# ---- A forked child must not keep a queue alive, whatever forked it ----
+# ---- A forked child must not keep a queue open, even if C code forked it ----
 cdef harp_instance *_open_instances[OPEN_MAX]
 
 
@@ -109,16 +109,16 @@ cdef class _Handle:
 
 def _choose(table, name, value):
     if value not in table:
-        raise ValueError(f"{name} {value!r} is none of {', '.join(table)}")
+        raise ValueError(f"{name} {value!r} is not one of {', '.join(table)}")
     return table[value]
 
 
 def _daemon_socket(daemon, path):
-    """Return the socket to lease from, or None for stand-alone, by HARP_DAEMON and HARP_SOCKET."""
+    """Return the path of harpd's socket, or None without harpd; see HARP_DAEMON, HARP_SOCKET."""
     daemon = daemon or os.environ.get("HARP_DAEMON") or "auto"
     path = path or os.environ.get("HARP_SOCKET") or HARP_LEASE_SOCKET.decode()
     if daemon not in ("auto", "off", "require"):
-        raise ValueError(f"daemon {daemon!r} is none of auto, off, require")
+        raise ValueError(f"daemon {daemon!r} is not one of auto, off, require")
     if daemon == "off" or (daemon == "auto" and not os.path.exists(path)):
         return None
     return path
@@ -136,7 +136,7 @@ def _library_dir(dpdk):
 
 
 def _dpdk_number(name, least):
-    """Return the number in an environment variable, 0 without it."""
+    """Return the number in an environment variable; 0 if it is not set."""
     text = os.environ.get(name) or "0"
     digits = text.isascii() and text.isdigit()
     if not digits or not (text == "0" or least <= int(text) < 1 << 20):
@@ -148,8 +148,8 @@ def _dpdk_number(name, least):
 cdef class Instance(Source):
     """A stack on one queue of a NIC, with the host's own addresses, routes and neighbors.
 
-    It is leased from harpd if its socket exists (no privilege needed), else opened by the process
-    itself (root, or CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF).
+    The queue is leased from harpd if its socket exists (no privilege needed). Otherwise the process
+    opens it (root, or CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF).
 
     With drive=True (the default) a Driver polls the stack: listen() and connect() return
     connections with blocking calls, and any thread may call every method. With drive=False only
@@ -158,7 +158,7 @@ cdef class Instance(Source):
     stack.next_deadline_ns, poll() has work.
 
     ifname "dpdk:SPEC" is a queue of a DPDK port that the process owns; harp._core.port_spec()
-    parses SPEC. A name alone ("dpdk:left") is leased from harpd if its socket exists. DPDK starts
+    parses SPEC. A bare name ("dpdk:left") is leased from harpd if its socket exists. DPDK starts
     once in a process. fileno() of most ports is -1.
 
     A forked child cannot use an instance; its copies of the descriptors are closed.
@@ -172,7 +172,7 @@ cdef class Instance(Source):
     drive
         Whether a Driver polls the stack.
     spin_us
-        The Driver's, in microseconds.
+        Of the Driver, in microseconds.
     daemon, socket
         "auto", "off" or "require", and harpd's socket; None: HARP_DAEMON and HARP_SOCKET.
     label
@@ -180,27 +180,25 @@ cdef class Instance(Source):
     xdp_mode, copy_mode
         The XDP program's and the socket's mode: "auto", or a mode of docs/xdp.md.
     huge_pages
-        Whether frames are in huge pages; None: if there are any.
+        "auto", "never" or "require": whether frames are in huge pages; None: "auto", or for DPDK
+        HARP_DPDK_HUGE_PAGES.
     frame_count, max_conns
-        Frames of the pool and connections at most; 0: the defaults.
+        Frames of the pool, and maximum of connections; 0: the defaults.
     port_min, port_max
         The ports of a process that opens its own queue; 0: the defaults.
     seed
-        Of the stack's random numbers; 0: the system's.
+        Seed of the stack's random numbers; 0: from the system.
     lib_dir
         Where libharp-xdp.so and libharp-dpdk.so are; None: next to this library.
     log
         Called as log(level, text) for each line of the log; None: no log.
-    dpdk_queues
-        Queues of a DPDK port to open or lease if SPEC has no number.
-    dpdk_memory_mib, dpdk_args
-        For the start of DPDK, in MiB, and its arguments; 0 and None: HARP_DPDK_MEMORY_MIB and
-        HARP_DPDK_ARGS.
+    dpdk_memory_mib
+        Memory of DPDK, in MiB; 0: HARP_DPDK_MEMORY_MIB. HARP_DPDK_ARGS has DPDK's arguments.
 
     Raises
     ------
     OSError
-        Its text has interface, queue, cause and remedy.
+        The message names interface, queue, cause and remedy.
     """
 
     cdef _Handle _handle
@@ -218,17 +216,17 @@ cdef class Instance(Source):
         memset(&options, 0, sizeof(options))
         options.size = sizeof(options)
         dpdk = ifname.startswith(HARP_PORT_PREFIX.decode())
-        # With arguments or keys it is a port's specification: opened here, never leased.
+        # A specification with arguments or keys is opened here, never leased.
         if dpdk and ("," in ifname or ";" in ifname):
             if daemon == "require":
-                raise ValueError(f"{ifname!r}: a port that harpd leases is named alone")
+                raise ValueError(f"{ifname!r}: harpd leases a port by its name only")
             daemon = "off"
         path = _daemon_socket(daemon, socket)
         if queue is not None and not 0 <= queue < 65536:
             raise ValueError(f"queue {queue} is not in 0 to 65535")
         for port in (port_min, port_max):
             if not 0 <= port <= 65535:
-                raise ValueError(f"{port} is no port")
+                raise ValueError(f"{port} is not a port")
         options.queue = (HARP_LEASE_QUEUE_ANY if path else 0) if queue is None else queue
         options.xdp_mode = _choose(_XDP_MODES, "xdp_mode", xdp_mode)
         options.copy_mode = _choose(_COPY_MODES, "copy_mode", copy_mode)
@@ -248,12 +246,12 @@ cdef class Instance(Source):
         self.ifname = ifname
         self.leased = path is not None
         # The encoded names must live until harp_instance_open() has returned.
-        name, words = ifname.encode(), (label or "").encode()[:63]
+        name, label_bytes = ifname.encode(), (label or "").encode()[:63]
         if not dpdk and not 1 <= len(name) <= NAME_MAX:
-            raise ValueError(f"{ifname!r} is no interface name: it has 1 to {NAME_MAX} bytes")
+            raise ValueError(f"{ifname!r} is not an interface name of 1 to {NAME_MAX} bytes")
         options.ifname = name
-        if words:
-            options.label = words
+        if label_bytes:
+            options.label = label_bytes
         if path:
             path = os.fsencode(path)
             options.daemon_socket = path
@@ -314,11 +312,11 @@ cdef class Instance(Source):
         return self._handle.instance
 
     cdef _hold(self):
-        """A context in which this thread may use the stack."""
+        """Return a context manager inside which this thread may use the stack."""
         self._open()
         return contextlib.nullcontext() if self.driver is None else self.driver.hold()
 
-    # ---- looking at it ---------------------------------------------------------------------------
+    # ---- Properties and statistics ----
     @property
     def describe(self):
         """One line for people: "AF_XDP generic copy on eth1 queue 0, MTU 1500, ..."."""
@@ -354,7 +352,7 @@ cdef class Instance(Source):
             return self._stack.stats()
 
     def snapshot(self):
-        """Return the statistics as a numpy record, with the time: see Stack.snapshot()."""
+        """Return the statistics and the time as a numpy record: see Stack.snapshot()."""
         with self._hold():
             return self._stack.snapshot()
 
@@ -382,7 +380,7 @@ cdef class Instance(Source):
             raise ValueError("opened with drive=False: use `stack`, and poll()")
         return self.driver
 
-    # ---- not driven ------------------------------------------------------------------------------
+    # ---- Without a driver ----
     @property
     def stack(self):
         """The Stack. With a driver, make calls on it inside driver.hold()."""
@@ -391,20 +389,20 @@ cdef class Instance(Source):
 
     def poll(self):
         """drive=False: poll once now (CLOCK_MONOTONIC), and apply changes of the kernel's tables.
-        Return the amount of work done. OSError ENODEV if the interface is gone; nothing while it is
-        down.
+        Return the amount of work done. OSError ENODEV: the interface is gone. An interface that is
+        down is no error.
         """
         cdef harp_instance *instance = self._open()
         if self.driver is not None:
             raise ValueError("a driver polls this instance")
         cdef uint64_t now_ns = drive_now_ns()
         cdef int rc
-        did = self._stack.poll(now_ns)
+        work = self._stack.poll(now_ns)
         with nogil:
             rc = harp_instance_control(instance, now_ns)
         if rc < 0 and rc not in (-100, -67):  # ENETDOWN, ENOLINK
-            check(rc, f"{self.ifname}")
-        return did
+            check(rc, self.ifname)
+        return work
 
     @property
     def closed(self):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harp.env() and harp.nccl_plugin_path(), with which a job's own Python code uses HARP."""
+"""harp.env() and harp.nccl_plugin_path(): a job's Python code selects HARP with them."""
 
 import os
 from collections.abc import Mapping
@@ -48,8 +48,8 @@ def env(
     from harp import config
     from harp.config import jobs
 
-    found = config.load(file, settings=dict(settings or {}))
+    job_config = config.load(file, settings=dict(settings or {}))
     plugin = nccl_plugin_path()
-    variables = jobs.variables(found, plugin, os.environ)
+    variables = jobs.variables(job_config, plugin, os.environ)
     variables.pop("LD_LIBRARY_PATH", None)
     return variables | {"NCCL_NET_PLUGIN": str(plugin)}

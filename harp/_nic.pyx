@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # cython: language_level=3, embedsignature=True
-"""NICs for stacks: packets of Python, or a wire in memory between several stacks."""
+"""NICs for stacks: packets as Python bytes, or a wire in memory between several stacks."""
 
 import warnings
 import weakref
@@ -26,7 +26,7 @@ cdef int _endpoint(str address, int port, unsigned scope_id, harp_endpoint *out)
     memset(out, 0, sizeof(harp_endpoint))
     _parse(address, &out.addr)
     if not 0 <= port <= 65535:
-        raise ValueError(f"{port} is no port")
+        raise ValueError(f"{port} is not a port")
     out.port = port
     if out.addr.bytes[0] == 0xFE and out.addr.bytes[1] & 0xC0 == 0x80:
         out.scope_id = scope_id
@@ -51,7 +51,7 @@ cdef _left_open(what):
 
 
 cdef class _Context:
-    """A context manager by its close()."""
+    """A context manager that calls close() at the end."""
 
     def __enter__(self):
         return self
@@ -61,7 +61,7 @@ cdef class _Context:
 
 
 cdef class Nic:
-    """A NIC for a stack. Made by Wire.port() or by a subclass."""
+    """A NIC for a stack, of Wire.port() or of a subclass."""
 
     cdef harp_nic *_open(self) except NULL:
         if self.nic == NULL or (self.parent is not None and self.parent.closed):
@@ -81,7 +81,7 @@ cdef class Nic:
 
     @property
     def mode(self):
-        """One line for people."""
+        """The NIC's mode, one line for people."""
         return self._open().caps.mode.decode()
 
 
@@ -155,7 +155,7 @@ cdef class CallbackNic(Nic):
         return self.nic == NULL
 
     def close(self):
-        """Free the NIC. Close its stacks before."""
+        """Free the NIC. Close its stack first."""
         if self.nic == NULL:
             return
         if self.users:
@@ -183,11 +183,11 @@ cdef class Wire(_Context):
     ports
         Ends of the wire, 2 or more.
     seed
-        Of the impairments' random numbers.
+        Seed of the impairments' random numbers.
     mtu_bytes
         The largest IP packet.
     strict
-        Whether frames are checked for use after they were given away.
+        Whether the wire checks that stacks do not change frames after sending them.
     """
 
     cdef harp_wire *wire
@@ -248,13 +248,13 @@ cdef class Wire(_Context):
         port
             The port.
         delay_ns, jitter_ns
-            Delay of each packet, and what is added at random at most, in nanoseconds.
+            Delay of each packet, and maximum of its random addition, in nanoseconds.
         rate_bps, queue_bytes
             Bits per second, and the queue in front of that; 0: no limit.
         loss_ppm, duplicate_ppm, corrupt_ppm
-            Packets in a million that are lost, doubled, or changed.
+            Packets per million that are lost, duplicated, or corrupted.
         reorder_ppm, reorder_ns
-            Packets in a million that come later, and by how many nanoseconds.
+            Packets per million with an additional delay, and this delay in nanoseconds.
         down
             Whether the port loses all packets.
         """
@@ -300,7 +300,7 @@ cdef class Wire(_Context):
         return self.wire == NULL
 
     def close(self):
-        """Free the wire and its NICs. Close their stacks before."""
+        """Free the wire and its NICs. Close their stacks first."""
         cdef Nic nic
         if self.wire == NULL:
             return

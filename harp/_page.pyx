@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # cython: language_level=3, embedsignature=True
-"""Statistics pages (harp_page.h): the lists they are made of, and their parts as bytes.
+"""Statistics pages (harp_page.h): the lists of their fields, and their parts as bytes.
 
-harp.stats makes numpy arrays of them. Nothing here trusts a page: see harp_page_read().
+harp.stats converts the bytes to numpy arrays. Pages are not trusted: see harp_page_read().
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -78,18 +78,18 @@ LINK = HARP_PAGE_LINK.decode()
 
 
 def check(int fd):
-    """OSError with one line for people unless fd is a page that read() can read."""
+    """Raise OSError with one line for people unless read() can read the page."""
     cdef char why[192]
     why[0] = 0
     check_why(harp_page_check(fd, why, sizeof(why)), why, "page")
 
 
 def read(int fd, int part, unsigned item_bytes, unsigned most, unsigned first=0):
-    """Items of a part, item_bytes each: longer ones cut, shorter ones filled up. OSError."""
+    """Return items of a part, cut or padded with zeros to item_bytes. OSError."""
     cdef int rc
     cdef uint8_t *into
     if item_bytes > ITEM_BYTES_MAX or most > HARP_PAGE_FLOWS_MAX:
-        raise ValueError(f"{most} items of {item_bytes} bytes: no page has such")
+        raise ValueError(f"{most} items of {item_bytes} bytes: no page has so many or so large")
     if item_bytes == 0 or most == 0:
         return b""
     items = bytearray(item_bytes * most)
@@ -102,7 +102,7 @@ def read(int fd, int part, unsigned item_bytes, unsigned most, unsigned first=0)
 
 # ---- The lists ----
 def statistics():
-    """(name, "counter" or "gauge", help) of harp_stats.h, in its order."""
+    """Return (name, "counter" or "gauge", help) rows of harp_stats.h, in its order."""
     return [
         (harp_stats_name(i).decode(), harp_stats_kind(i).decode(), harp_stats_help(i).decode())
         for i in range(harp_stats_count())
@@ -120,7 +120,7 @@ cdef _listed(text_of name, text_of help, unsigned i=0):
     return result
 
 
-# (name, help) of each, in their order.
+# (name, help) rows in the order of harp_page.h.
 LISTS = {
     "histogram": _listed(harp_histogram_name, harp_histogram_help),
     # The numbers of a connection, of lanes of a kind over a NIC, of a comm and of a lane.
@@ -137,28 +137,28 @@ LISTS = {
 
 
 def histogram_upper_ns():
-    """The largest value, in nanoseconds, of each bucket but the last, which has none."""
+    """Return the largest value, in nanoseconds, of each bucket except the last."""
     return [harp_histogram_upper_ns(i) for i in range(HARP_HISTOGRAM_BUCKETS - 1)]
 
 
 def lane_end_name(unsigned end):
-    """"reset" and so on: why a lane was lost; "" when it was not."""
+    """Return why a lane was lost, such as "reset"; "" if it was not."""
     cdef const char *name = harp_lane_end_name(end)
     return "" if name == NULL else name.decode()
 
 
 cdef int _number(number):
-    """Return the number of an enum; 256, which is none, for one that does not fit."""
+    """Return the number of an enum; 256, which is invalid, if it does not fit."""
     return number if 0 <= number <= 255 else 256
 
 
 def state_name(state):
-    """"ESTABLISHED" and so on; "?" when it is none."""
+    """Return the name of a state, such as "ESTABLISHED"; "?" if it is invalid."""
     return harp_tcp_state_name(_number(state)).decode()
 
 
 def congestion_name(congestion):
-    """"cubic" and so on; "?" when it is none."""
+    """Return the name of a congestion control, such as "cubic"; "?" if it is invalid."""
     return harp_congestion_name(_number(congestion)).decode()
 
 

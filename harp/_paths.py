@@ -2,7 +2,6 @@
 """Locations of the compiled parts: the build tree (editable) or the installed package."""
 
 import os
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -16,7 +15,7 @@ PROFILER = "libnccl-profiler-harp.so"  # NCCL_PROFILER_PLUGIN=harp
 SOCKET_PLUGIN = "libnccl-net-sock.so"  # NCCL's use of kernel sockets, the baseline
 
 # Locations in the build tree. A wheel has everything in harp/lib and harp/bin.
-_BUILT = {
+_BUILD_FOLDERS = {
     PLUGIN: "plugin",
     XDP_LIBRARY: "dataplane/xdp",
     DPDK_LIBRARY: "dataplane/dpdk",
@@ -44,29 +43,23 @@ def build_dir() -> Path | None:
     return None
 
 
-def _candidates(name: str) -> Iterator[Path]:
-    build = build_dir()
-    if build is not None:
-        yield build / _BUILT[name] / name
-    package = Path(__file__).resolve().parent
-    yield package / ("lib" if ".so" in name else "bin") / name
-
-
 def find(name: str) -> Path:
     """Return the path of a compiled part. HarpError lists the folders that were searched."""
-    looked = list(_candidates(name))
-    for path in looked:
+    build, package = build_dir(), Path(__file__).resolve().parent
+    candidates = [build / _BUILD_FOLDERS[name] / name] if build is not None else []
+    candidates.append(package / ("lib" if ".so" in name else "bin") / name)
+    for path in candidates:
         if path.is_file():
             return path
-    places = ", ".join(str(path.parent) for path in looked)
+    places = ", ".join(str(path.parent) for path in candidates)
     raise HarpError(f"{name} not found in {places}. Run `make build` first", Exit.MISSING)
 
 
 def plugin(path: str | Path | None = None) -> Path:
-    """Return the plugin to load: the given path, which must exist, or HARP's own."""
+    """Return the plugin to load: path, which must exist, or HARP's own."""
     if path is None:
         return find(PLUGIN)
-    chosen = Path(path).resolve()
-    if not chosen.is_file():
-        raise HarpError(f"no plugin at {chosen}", Exit.MISSING)
-    return chosen
+    file = Path(path).resolve()
+    if not file.is_file():
+        raise HarpError(f"no plugin at {file}", Exit.MISSING)
+    return file

@@ -18,7 +18,7 @@ class Event(enum.IntFlag):
 
 
 class PortSpec(NamedTuple):
-    """struct harp_port_spec: a DPDK port. Numbers are 0 where the specification has none."""
+    """struct harp_port_spec: a DPDK port. A number that the specification omits is 0."""
 
     device: str
     name: str
@@ -43,7 +43,7 @@ class Rss(NamedTuple):
 
 
 class Queue(NamedTuple):
-    """struct harp_queue: a bound AF_XDP socket and its memory; the descriptors are the caller's."""
+    """struct harp_queue: a bound AF_XDP socket and its memory. The caller owns the descriptors."""
 
     xsk_fd: int
     frames_fd: int

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connections for asyncio: connect(), listen() and the calls of Endpoint as coroutines.
 
-A call runs in a thread: each connection has one for sending and one for receiving, which exist from
-its first call on, and each acceptor has one. Calls of the same direction run in their order, and a
-send and a receive run at the same time.
+Each connection has a thread for sending and one for receiving, and each acceptor has a thread. They
+start with the first call. Calls of one direction run in order; a send and a receive may overlap.
 
-A call that is canceled while it runs aborts the connection, because a part of its bytes may have
-been transferred. So asyncio.timeout() around a call is for giving up; `timeout` of the call itself
-leaves the connection open.
+Canceling a running call aborts the connection, because part of its bytes may have been transferred.
+asyncio.timeout() cancels, too; the `timeout` of a call leaves the connection open.
 """
 
 import asyncio
@@ -28,7 +26,7 @@ T = TypeVar("T")
 async def _call(
     pool: ThreadPoolExecutor, give_up: Callable[[Future[T]], None], work: Callable[[], T]
 ) -> T:
-    """Run work() in the pool. Canceled while it runs: give_up(), of its future, ends it."""
+    """Run work() in the pool; if canceled while it runs, call give_up() with its future."""
     future = pool.submit(work)
     try:
         return await asyncio.wrap_future(future)
@@ -42,7 +40,7 @@ Call: TypeAlias = Callable[Concatenate["AsyncEndpoint", P], Coroutine[Any, Any, 
 
 
 def _coroutine(pool: str, method: Callable[Concatenate[Endpoint, P], T]) -> Call[P, T]:
-    """Return a coroutine that runs the method in that thread of the connection."""
+    """Return a coroutine function that runs the method in this pool of the connection."""
 
     @functools.wraps(method)
     async def call(self: "AsyncEndpoint", /, *args: P.args, **options: P.kwargs) -> T:
@@ -53,7 +51,7 @@ def _coroutine(pool: str, method: Callable[Concatenate[Endpoint, P], T]) -> Call
 
 
 class AsyncEndpoint:
-    """A TCP connection whose calls are coroutines; made by connect() and AsyncAcceptor.
+    """A TCP connection whose calls are coroutines; returned by connect() and AsyncAcceptor.
 
     The calls are those of Endpoint, with its parameters, results and errors. A buffer must not
     change while it is sent. `endpoint` is the connection itself, for calls that do not block:
@@ -62,7 +60,7 @@ class AsyncEndpoint:
     Parameters
     ----------
     endpoint
-        The connection. It belongs to this object from here on.
+        The connection. This object takes ownership.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -93,12 +91,12 @@ class AsyncEndpoint:
         Parameters
         ----------
         linger
-            Seconds to wait at most for the peer's acknowledgment.
+            Maximum seconds to wait for the peer's acknowledgment.
         """
         try:
             await self._close(linger)
         except asyncio.CancelledError:
-            self.endpoint.abort()  # it may not have begun to close
+            self.endpoint.abort()  # Endpoint.close() may not have started
             raise
         finally:
             self._shut_down()
@@ -130,12 +128,12 @@ class AsyncEndpoint:
 
 
 class AsyncAcceptor:
-    """A listening port; ``async for`` gives its connections. Made by listen().
+    """A listening port; ``async for`` yields its connections. Returned by listen().
 
     Parameters
     ----------
     acceptor
-        The port. It belongs to this object from here on.
+        The port. This object takes ownership.
     """
 
     def __init__(self, acceptor: Acceptor) -> None:
@@ -143,7 +141,7 @@ class AsyncAcceptor:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="harp-accept")
 
     async def accept(self, *, timeout: float | None = None) -> AsyncEndpoint:
-        """Wait for the next connection. Canceled while it waits: the port is closed.
+        """Wait for the next connection. Canceling the call closes the port.
 
         Parameters
         ----------
@@ -165,7 +163,7 @@ class AsyncAcceptor:
 
     def _give_up(self, accepting: Future[Endpoint]) -> None:
         self.close()
-        _abort_unwanted(accepting)
+        _abort_when_done(accepting)
 
     @property
     def local_address(self) -> tuple[str, int]:
@@ -200,12 +198,12 @@ async def connect(source: Source, address: str, port: int, **options: Any) -> As
     address, port
         The peer's.
     **options
-        Those of Instance.connect(), `timeout` in seconds among them.
+        Options of Instance.connect(), such as `timeout` in seconds.
 
     Returns
     -------
     AsyncEndpoint
-        The connection. If the call is canceled, the connection is aborted when it is made.
+        The connection. If the call is canceled, the connection is aborted once it is open.
 
     Raises
     ------
@@ -217,14 +215,14 @@ async def connect(source: Source, address: str, port: int, **options: Any) -> As
     pool = ThreadPoolExecutor(1, thread_name_prefix="harp-connect")
     call = functools.partial(source.connect, address, port, **options)
     try:
-        return AsyncEndpoint(await _call(pool, _abort_unwanted, call))
+        return AsyncEndpoint(await _call(pool, _abort_when_done, call))
     finally:
         pool.shutdown(wait=False)
 
 
-def _abort_unwanted(connecting: Future[Endpoint]) -> None:
+def _abort_when_done(connecting: Future[Endpoint]) -> None:
     def abort(done: Future[Endpoint]) -> None:
-        with contextlib.suppress(Exception):  # it failed
+        with contextlib.suppress(Exception):  # connect() or accept() failed
             done.result().abort()
 
     connecting.add_done_callback(abort)
@@ -240,7 +238,7 @@ def listen(source: Source, port: int = 0, **options: Any) -> AsyncAcceptor:
     port
         The port; 0: any.
     **options
-        Those of Instance.listen().
+        Options of Instance.listen().
 
     Returns
     -------

@@ -15,7 +15,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 def _handled(
     numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], None]
 ) -> Iterator[None]:
-    """Handle signals so inside the block; only the main thread can."""
+    """Handle signals with this handler inside the block; only the main thread can."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -29,8 +29,8 @@ def _handled(
 
 @contextlib.contextmanager
 def unwinding() -> Iterator[None]:
-    """Make SIGTERM and SIGHUP raise an exception like Ctrl-C, so that everything is removed. A
-    signal that is ignored (nohup) stays ignored.
+    """Make SIGTERM and SIGHUP raise KeyboardInterrupt, so that `with` blocks clean up. An ignored
+    signal (nohup) stays ignored.
     """
 
     def unwind(_number: int, _frame: FrameType | None) -> None:
@@ -42,8 +42,8 @@ def unwinding() -> Iterator[None]:
 
 @contextlib.contextmanager
 def deferring() -> Iterator[None]:
-    """Handle SIGINT, SIGTERM and SIGHUP at the end of the block, so that a process which starts in
-    it is known before an exception unwinds.
+    """Defer SIGINT, SIGTERM and SIGHUP to the end of the block, so that a process which the block
+    starts is recorded before an exception unwinds.
     """
     received: list[int] = []
 
@@ -55,15 +55,15 @@ def deferring() -> Iterator[None]:
         with _handled(numbers, note):
             yield
     finally:
-        for late in received:
-            signal.raise_signal(late)
+        for number in received:
+            signal.raise_signal(number)
 
 
 class Closing:
-    """A context manager by its close(), which may be called twice."""
+    """A context manager that calls close() at the end; close() may be called twice."""
 
     def close(self) -> None:
-        """Release everything that the object holds."""
+        """Release all resources of the object."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:

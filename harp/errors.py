@@ -6,25 +6,25 @@ from typing import Self
 
 
 class Exit(IntEnum):
-    """Exit codes for scripts, with their meaning; the numbers never change theirs."""
+    """Exit codes for scripts. The meaning of a number never changes."""
 
     meaning: str
 
     def __new__(cls, code: int, meaning: str = "") -> Self:
-        """Make a code with its meaning."""
+        """Create a code with its meaning."""
         member = int.__new__(cls, code)
         member._value_ = code
         member.meaning = meaning
         return member
 
-    OK = 0, "good"
-    FAILURE = 1, "it ran, and the result is wrong or misses a goal"
+    OK = 0, "success"
+    FAILURE = 1, "failure, or the result is wrong or misses a goal"
     USAGE = 2, "bad usage"  # click's own code
     PRIVILEGE = 3, "needs root"
     MISSING = 4, "a program, library, file or interface is missing"
     WARNING = 5, "check: works, but something costs performance"
     RUNNING = 6, "start: another harpd runs; stop: leases exist"
-    NOT_RUNNING = 7, "no harpd runs; stop: and none left anything behind"
+    NOT_RUNNING = 7, "no harpd runs; stop: and there is nothing to clean up"
     REFUSED = 8, "harpd refuses: not allowed, or no queue free"
     NOT_EXECUTABLE = 126, "run: the command can't be executed"  # a shell's own code, as 127
     NOT_FOUND = 127, "run: the command does not exist"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files by a path that a user gave: a wrong kind of file is an error at once, never a wait."""
+"""Reads and writes files at paths that users name. Opening a FIFO or a device never blocks."""
 
 import contextlib
 import errno
@@ -11,17 +11,16 @@ from pathlib import Path
 
 from harp.errors import Exit, HarpError
 
-# For a FIFO without another end, a tape or a modem: open() must neither block nor make it the
-# controlling terminal.
-_AT_ONCE = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-NOT_REGULAR = "is no regular file"
+# open() must not block on a FIFO, a tape or a modem, nor acquire a controlling terminal.
+_OPEN_FLAGS = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+NOT_REGULAR = "is not a regular file"
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _LINKS_MAX = 40  # the kernel's MAXSYMLINKS
 _UNMAPPED, _ALL_USERS = 65534, "4294967295"
 
 
 class NotRegularError(OSError):
-    """The path exists and is no regular file: a FIFO, a socket, a device."""
+    """The path exists and is not a regular file: a FIFO, a socket, a device."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(errno.EINVAL, NOT_REGULAR, str(path))
@@ -34,8 +33,10 @@ class UntrustedError(OSError):
         super().__init__(errno.EPERM, why, str(path))
 
 
-def _namespace_is_partial() -> bool:
-    """user_namespaces(7): the initial one maps every user to itself, in one line."""
+def _is_partial_namespace() -> bool:
+    """Tell whether this user namespace lacks users; the initial one maps all in one line
+    (user_namespaces(7)).
+    """
     try:
         lines = Path("/proc/self/uid_map").read_text().splitlines()
     except OSError:
@@ -44,13 +45,13 @@ def _namespace_is_partial() -> bool:
 
 
 def trusted_user(uid: int) -> bool:
-    """Tell whether it is root or this user, as trust_user() of dataplane/base/trust.c: in a user
-    namespace also a user that the namespace does not map, such as the host's root.
+    """Tell whether uid is root or this user, as trust_user() of dataplane/base/trust.c. In a user
+    namespace, users that it does not map, such as the host's root, are trusted, too.
     """
-    return uid in (0, os.geteuid()) or (uid == _UNMAPPED and _namespace_is_partial())
+    return uid in (0, os.geteuid()) or (uid == _UNMAPPED and _is_partial_namespace())
 
 
-def _distrust(entry: Path, info: os.stat_result, last: bool) -> None:
+def _check_entry(entry: Path, info: os.stat_result, last: bool) -> None:
     if not trusted_user(info.st_uid):
         why = f"belongs to user {info.st_uid}, who can change it: chown root {entry}"
         raise UntrustedError(entry, f"{entry} {why}")
@@ -72,7 +73,7 @@ def check_trusted(path: Path) -> os.stat_result:
     at, links = Path("/"), 0
     ahead = list(reversed(path.absolute().parts[1:]))
     info = at.lstat()
-    _distrust(at, info, not ahead)
+    _check_entry(at, info, not ahead)
     while ahead:
         name = ahead.pop()
         if name == "..":
@@ -81,7 +82,7 @@ def check_trusted(path: Path) -> os.stat_result:
             continue
         entry = at / name
         info = entry.lstat()
-        _distrust(entry, info, not ahead)
+        _check_entry(entry, info, not ahead)
         if not stat.S_ISLNK(info.st_mode):
             at = entry
             continue
@@ -99,7 +100,7 @@ def read(path: Path, bytes_max: int) -> bytes:
     """Read a regular file that only root and this user can change, up to one byte more than
     bytes_max. OSError, UntrustedError.
     """
-    fd = os.open(path, os.O_RDONLY | _AT_ONCE)
+    fd = os.open(path, os.O_RDONLY | _OPEN_FLAGS)
     with os.fdopen(fd, "rb") as file:
         info = os.fstat(fd)
         if stat.S_ISDIR(info.st_mode):
@@ -112,10 +113,10 @@ def read(path: Path, bytes_max: int) -> bytes:
 
 
 def open_output(path: Path, flags: int) -> int:
-    """Open for writing, and make if needed, a file, or a device that never blocks (/dev/null).
+    """Open for writing, and create if needed, a file or a device that never blocks (/dev/null).
     OSError for anything that may block the writer.
     """
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | flags | _AT_ONCE, 0o666)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | flags | _OPEN_FLAGS, 0o666)
     mode = os.fstat(fd).st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISCHR(mode):
         os.close(fd)
@@ -138,8 +139,8 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def check_writable(path: Path) -> None:
-    """Raise HarpError, before minutes of work, if a file cannot be made there."""
-    folder = next(each for each in path.absolute().parents if each.exists())
+    """Raise HarpError, before minutes of work, if a file cannot be created there."""
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
     with writing(path), tempfile.TemporaryFile(dir=folder):
         pass
 
@@ -152,7 +153,7 @@ def write_whole(
     replace: bool = True,
     durable: bool = True,
 ) -> None:
-    """Write a file completely or not at all; its directory is made if needed. A device such as
+    """Write a file completely or not at all, and create its directory if needed. A device such as
     /dev/null is written to. durable: the contents survive a crash of the host. FileExistsError: the
     path exists, even as a dangling link, and must not be replaced. NotRegularError.
     """
@@ -171,7 +172,7 @@ def write_whole(
         with os.fdopen(fd, "wb") as file:
             file.write(content)
             file.flush()
-            os.fchmod(fd, mode)  # whatever the umask
+            os.fchmod(fd, mode)  # independent of the umask
             if durable:
                 os.fsync(fd)
         if replace:
@@ -187,7 +188,7 @@ def _temporary_prefix(path: Path) -> str:
 
 
 def remove_temporary(path: Path) -> None:
-    """Remove what write_whole() of this path left when killed; the caller is the only writer."""
+    """Remove what a killed write_whole() of this path left. The caller is the only writer."""
     with contextlib.suppress(OSError):
         for entry in path.parent.iterdir():
             if entry.name.startswith(_temporary_prefix(path)):

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `harpctl install` puts on a host, and takes away again.
+"""Installs HARP on a host and removes it: `harpctl install` and `harpctl uninstall`.
 
 Theory of operation. A Part is one file or symbolic link. The manifest lists the parts that this
-module wrote, with a digest of each. A path that exists is replaced or removed only while its digest
-is one of the manifest's; everything else has other owners. All paths are examined before the first
-change, so a refusal changes nothing.
+module wrote, with a digest of each. An existing path is replaced or removed only while its digest
+is in the manifest. All paths are examined before the first change, so a refusal changes nothing.
 
 The manifest is written before the parts, with old and new digests, and again after them. Each part
-is replaced by a rename. An installation that was interrupted therefore is completed by the next
-`install`, or removed by `uninstall`. A process that has the old plugin open keeps it.
+is replaced by a rename. Therefore the next `install` completes an interrupted installation, and
+`uninstall` removes it. A process that has the old plugin open keeps it.
 """
 
 import contextlib
@@ -56,8 +55,8 @@ _SHELLS = {
     "zsh": "share/zsh/site-functions/_harpctl",
     "fish": "share/fish/vendor_completions.d/harpctl.fish",
 }
-# What harpd.service hides from harpd: ProtectHome= and PrivateTmp=.
-_HIDDEN_BY_THE_UNIT = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")
+# Directories that ProtectHome= and PrivateTmp= of harpd.service hide from harpd.
+_HIDDEN_BY_UNIT = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")
 
 
 @dataclass(frozen=True)
@@ -71,13 +70,13 @@ class Part:
 
     @cached_property
     def digest(self) -> str:
-        """What digest_of() returns once the part is written."""
+        """The result of digest_of() once the part is written."""
         if self.target is not None:
             return f"link:{self.target}"
         return f"sha256:{hashlib.sha256(self.content).hexdigest()}"
 
     def write(self) -> None:
-        """Write the part completely or not at all, in place of what is at its path."""
+        """Write the part completely or not at all; replace an existing file."""
         with files.writing(self.path):
             if self.target is None:
                 files.write_whole(self.path, self.content, mode=self.mode)
@@ -89,7 +88,7 @@ class Part:
 
 
 def digest_of(path: Path) -> str:
-    """Return what is at a path: its digest, "absent", or a digest that no part has."""
+    """Return the digest of the file or link at a path, "absent", or "other"."""
     try:
         mode = path.lstat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -104,14 +103,14 @@ def digest_of(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """Where an installation lies.
+    """The directories of an installation.
 
-    Without a prefix it is the host's own: in /usr/local, and where loader, NCCL and systemd look.
-    With a prefix everything is below the prefix, and the user tells them.
+    Without a prefix it serves the host: it is in /usr/local and where the loader, NCCL and systemd
+    search. With a prefix everything is below the prefix, and the user configures these programs.
     """
 
     prefix: Path | None = None
-    root: Path = Path("/")  # of the host's file system; tests have one of their own
+    root: Path = Path("/")  # of the host's file system; tests use another one
 
     @property
     def base(self) -> Path:
@@ -144,18 +143,18 @@ class Place:
 
     @property
     def is_live(self) -> bool:
-        """Whether the running system's loader and systemd see it."""
+        """Whether the running system's loader and systemd use this installation."""
         return self.prefix is None and self.root == Path("/")
 
     def check_writable(self, command: str) -> None:
-        at = self.base
-        while not os.access(at, os.F_OK) and at != at.parent:
-            at = at.parent
-        if not at.is_dir():
-            raise HarpError(f"{command}: {at} is no directory; choose another --prefix")
+        base = self.base
+        while not os.access(base, os.F_OK) and base != base.parent:
+            base = base.parent
+        if not base.is_dir():
+            raise HarpError(f"{command}: {base} is not a directory; choose another --prefix")
         is_root = os.geteuid() == 0
         remedy = "make it writable" if is_root else "run as root"
-        for folder in [at, *([self.etc] if self.prefix is None else [])]:
+        for folder in [base, *([self.etc] if self.prefix is None else [])]:
             if not os.access(folder, os.W_OK | os.X_OK):
                 raise HarpError(
                     f"{command}: {folder} cannot be written; {remedy}, or choose another --prefix",
@@ -163,8 +162,7 @@ class Place:
                 )
 
 
-# What is installed besides the plugin, commands and pages, unless the command says otherwise.
-# default_name: libnccl-net.so.
+# Optional parts, with the command's defaults. default_name: libnccl-net.so.
 OPTIONS = {"systemd": False, "nccl_conf": False, "default_name": True}
 Options = Mapping[str, bool]
 
@@ -175,23 +173,23 @@ class Manifest:
     options: dict[str, bool] = field(default_factory=OPTIONS.copy)
     parts: dict[Path, list[str]] = field(default_factory=dict)  # digests
     directories: list[Path] = field(default_factory=list)  # outer ones first
-    nccl_line: bool = False  # is NCCL_LINE of nccl.conf ours?
+    nccl_line: bool = False  # HARP added NCCL_LINE to nccl.conf
 
     @staticmethod
     def read(place: Place) -> "Manifest | None":
-        """Return the manifest of a place; None when nothing is installed there."""
+        """Return the manifest of a place; None if nothing is installed there."""
         path = place.manifest
         try:
             document = json.loads(files.read(path, _MANIFEST_BYTES_MAX))
             if document["format"] != FORMAT:
                 raise HarpError(
-                    f"{path}: written by another harpctl, of HARP {document['version']}; run that "
-                    "one's `harpctl uninstall` first"
+                    f"{path}: written by HARP {document['version']} in another format; run "
+                    "`harpctl uninstall` of that version first"
                 )
             return Manifest(
                 str(document["version"]),
                 OPTIONS | {str(name): bool(on) for name, on in document["options"].items()},
-                {Path(name): [str(d) for d in list_] for name, list_ in document["parts"].items()},
+                {Path(name): list(map(str, known)) for name, known in document["parts"].items()},
                 [Path(name) for name in document["directories"]],
                 bool(document["nccl_line"]),
             )
@@ -264,7 +262,7 @@ def _commands(folder: Path) -> Iterator[Part]:
 def _unit(place: Place) -> Part:
     daemon = program("harpd")
     for path in (daemon, daemon.resolve(), Path(sys.base_prefix).resolve()):
-        for hidden in _HIDDEN_BY_THE_UNIT:
+        for hidden in _HIDDEN_BY_UNIT:
             if path.is_relative_to(hidden):
                 raise HarpError(
                     f"--systemd: {path} is in {hidden}, which {UNIT} hides from harpd; install "
@@ -290,7 +288,7 @@ def _pages(base: Path) -> Iterator[Part]:
 
 
 def parts(place: Place, options: Options) -> list[Part]:
-    """Return everything that an installation has, nccl.conf's line excepted."""
+    """Return all parts of an installation. The line of nccl.conf is not one of them."""
     library = place.base / "lib"
     listed = [*_libraries(library, options), *_commands(place.base / "bin"), *_pages(place.base)]
     listed += [Part(place.base / "share/harp" / name, shared(name).read_bytes()) for name in SHARED]
@@ -325,7 +323,7 @@ def _replace_lines(path: Path, lines: list[str]) -> None:
 
 
 def _remove_line(place: Place, manifest: Manifest) -> bool:
-    """Whether nccl.conf was changed."""
+    """Remove HARP's line from nccl.conf; return whether the file changed."""
     lines = _lines(place.nccl_conf)
     if not manifest.nccl_line or NCCL_LINE not in lines:
         return False
@@ -341,7 +339,7 @@ def _remove_line(place: Place, manifest: Manifest) -> bool:
 class Changes:
     written: list[Path] = field(default_factory=list)
     removed: list[Path] = field(default_factory=list)
-    kept: list[Path] = field(default_factory=list)  # changed since
+    kept: list[Path] = field(default_factory=list)  # others changed them
     old_version: str = ""
 
     def __bool__(self) -> bool:
@@ -357,8 +355,8 @@ def _conflict(part: Part) -> str:
     return f"{part.path} exists and is not as `harpctl install` wrote it; move it away"
 
 
-def _default_name_elsewhere(place: Place) -> Path | None:
-    """Another plugin of NCCL's default name, which the loader finds already."""
+def _other_default_plugin(place: Place) -> Path | None:
+    """Return another plugin with NCCL's default name, which the loader finds already."""
     for path in loader.cached().get(DEFAULT_NAME, []) if place.is_live else []:
         if path.exists() and path.resolve().name != _paths.PLUGIN:
             return path
@@ -370,7 +368,7 @@ def _check_conflicts(place: Place, listed: list[Part], old: Manifest, options: O
     for part in listed:
         if digest_of(part.path) not in (_ABSENT, part.digest, *old.parts.get(part.path, ())):
             problems.append(_conflict(part))
-    other = _default_name_elsewhere(place) if options["default_name"] else None
+    other = _other_default_plugin(place) if options["default_name"] else None
     if other is not None and not problems:
         problems.append(_conflict(Part(other)))
     line = _other_plugin(_lines(place.nccl_conf)) if options["nccl_conf"] else None
@@ -382,7 +380,7 @@ def _check_conflicts(place: Place, listed: list[Part], old: Manifest, options: O
 
 
 def _new_directories(paths: list[Path]) -> list[Path]:
-    """The directories that do not exist yet, outer ones first."""
+    """Return the directories that do not exist yet, outer ones first."""
     missing = {folder for path in paths for folder in path.parents if not folder.is_dir()}
     return sorted(missing, key=lambda folder: len(folder.parts))
 
@@ -393,16 +391,16 @@ def install(
     nccl_conf: bool | None = None,
     default_name: bool | None = None,
 ) -> Changes:
-    """Install, upgrade or downgrade to this HARP. None: as the last installation. HarpError if
-    something is in the way, or this user may not write there; nothing was changed.
+    """Install, upgrade or downgrade to this HARP. None: as in the last installation. HarpError,
+    before any change, if a file is in the way or this user may not write there.
     """
     place.check_writable("install")
     old = Manifest.read(place) or Manifest()
-    given = {"systemd": systemd, "nccl_conf": nccl_conf, "default_name": default_name}
-    options = {**old.options, **{name: on for name, on in given.items() if on is not None}}
+    arguments = {"systemd": systemd, "nccl_conf": nccl_conf, "default_name": default_name}
+    options = {**old.options, **{name: on for name, on in arguments.items() if on is not None}}
     listed = parts(place, options)
     _check_conflicts(place, listed, old, options)
-    # Everything else in the file stays, byte for byte.
+    # A file of another owner with the same contents is not ours.
     ours = [part for part in listed if part.path in old.parts or digest_of(part.path) == _ABSENT]
     changes = Changes(old_version=old.version)
 
@@ -414,7 +412,7 @@ def install(
         version=__version__,
         options=options,
         parts={path: list(digests) for path, digests in old.parts.items()},
-        directories=old.directories + [each for each in directories if each not in old.directories],
+        directories=list(dict.fromkeys([*old.directories, *directories])),
         nccl_line=old.nccl_line or add_line,
     )
     for part in ours:
@@ -422,7 +420,7 @@ def install(
         known += [part.digest] if part.digest not in known else []
     for folder in directories:
         folder.mkdir(exist_ok=True)
-        folder.chmod(0o755)  # whatever the umask
+        folder.chmod(0o755)  # independent of the umask
     intended.write(place)
 
     for part in ours:
@@ -443,18 +441,18 @@ def install(
     intended.parts = {part.path: [part.digest] for part in ours}
     intended.write(place)
     if changes:
-        _tell_the_system(place, changes)
+        _update_system(place, changes)
     return changes
 
 
 def uninstall(place: Place) -> Changes:
-    """Remove what install() wrote and what is unchanged since. HarpError."""
+    """Remove the parts that install() wrote and that are unchanged since. HarpError."""
     old = Manifest.read(place)
     if old is None:
-        raise HarpError(f"nothing of HARP is installed in {place.base}", Exit.MISSING)
+        raise HarpError(f"HARP is not installed in {place.base}", Exit.MISSING)
     place.check_writable("uninstall")
     if place.unit in old.parts:
-        _leave_systemd(place)
+        _disable_unit(place)
     changes = Changes(old_version=old.version)
     for path, digests in old.parts.items():
         _remove_part(path, digests, changes)
@@ -465,7 +463,7 @@ def uninstall(place: Place) -> Changes:
     for folder in reversed(old.directories):
         with contextlib.suppress(OSError):  # not empty: others use it
             folder.rmdir()
-    _tell_the_system(place, changes)
+    _update_system(place, changes)
     return changes
 
 
@@ -492,19 +490,19 @@ def _has_systemd() -> bool:
     return Path("/run/systemd/system").is_dir()
 
 
-def _tell_the_system(place: Place, changes: Changes) -> None:
+def _update_system(place: Place, changes: Changes) -> None:
     if not place.is_live:
         return
-    program_ = loader.ldconfig()
-    if program_ is not None:
-        done = _run([program_])
+    ldconfig = loader.ldconfig()
+    if ldconfig is not None:
+        done = _run([ldconfig])
         if done.returncode != 0:
             raise HarpError(f"ldconfig failed: {done.stderr.strip()}; run it by hand")
     if place.unit in {*changes.written, *changes.removed} and _has_systemd():
         _run(["systemctl", "daemon-reload"])
 
 
-def _leave_systemd(place: Place) -> None:
+def _disable_unit(place: Place) -> None:
     if not place.is_live or not _has_systemd():
         return
     if _run(["systemctl", "is-active", "--quiet", UNIT]).returncode == 0:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dynamic loader's search for a library by its name, as for a dlopen() of NCCL."""
+"""Finds a library by its name as the dynamic loader does for NCCL's dlopen()."""
 
 import os
 import re
@@ -14,7 +14,7 @@ _LDCONFIG_S = 60
 
 
 def ldconfig() -> str | None:
-    """Return the path of ldconfig, which a user's PATH may lack; None where there is none."""
+    """Return the path of ldconfig, which a user's PATH may lack; None if not installed."""
     return shutil.which("ldconfig", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 
 
@@ -32,9 +32,10 @@ def cached() -> dict[str, list[Path]]:
 
 
 def find(name: str, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the file that the loader would open for this name; None when there is none."""
-    listed = [Path(part or ".") for part in re.split("[:;]", environ.get("LD_LIBRARY_PATH", ""))]
-    places = [folder / name for folder in listed] if environ.get("LD_LIBRARY_PATH") else []
-    places += cached().get(name, [])
-    places += [Path(folder) / name for folder in _SYSTEM_DIRECTORIES]
-    return next((path for path in places if path.is_file()), None)
+    """Return the file that the loader would open for this name; None if there is none."""
+    search_path = environ.get("LD_LIBRARY_PATH")
+    folders = re.split("[:;]", search_path) if search_path else []
+    candidates = [Path(folder or ".") / name for folder in folders]
+    candidates += cached().get(name, [])
+    candidates += [Path(folder) / name for folder in _SYSTEM_DIRECTORIES]
+    return next((path for path in candidates if path.is_file()), None)

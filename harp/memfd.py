@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory files (memfds) of other processes, opened through /proc without opening anything else.
+"""Opens memory files (memfds) of other processes through /proc, and no other kind of file.
 
-A process may replace a descriptor between the moment at which its link is read and the moment at
-which the link is opened. Opening a device or a FIFO has side effects, so open_link() first takes a
-reference that opens nothing (O_PATH), checks the file behind it, and opens that same file.
+A process may replace a descriptor after its link was read and before it is opened. Opening a device
+or a FIFO has side effects, so open_link() first takes a reference that opens nothing (O_PATH),
+checks the file behind it, and opens that same file.
 """
 
 import contextlib
@@ -26,16 +26,16 @@ def devices() -> frozenset[int]:
     """Return the device numbers of memfds: of ordinary pages, and of 2 MiB pages if the kernel has
     them.
 
-    The kernel keeps each kind on one internal file system, so a memfd made here has the number of
-    all others. No path leads to these file systems.
+    The kernel keeps each kind on one internal file system, so a memfd of this process has the same
+    number as all others. No path leads to these file systems.
     """
-    found = set()
+    numbers = set()
     for flags in (0, os.MFD_HUGETLB | os.MFD_HUGE_2MB):
         with contextlib.suppress(OSError):
             fd = os.memfd_create("harp-device", os.MFD_CLOEXEC | flags)
-            found.add(os.fstat(fd).st_dev)
+            numbers.add(os.fstat(fd).st_dev)
             os.close(fd)
-    return frozenset(found)
+    return frozenset(numbers)
 
 
 def open_link(link: Path, flags: int) -> tuple[int, os.stat_result]:
@@ -49,7 +49,7 @@ def open_link(link: Path, flags: int) -> tuple[int, os.stat_result]:
         status = os.fstat(reference)
         if not stat.S_ISREG(status.st_mode) or status.st_dev not in devices():
             raise NotMemoryError(link)
-        # O_NONBLOCK: its owner may hold a lease on it (fcntl(2)), and open() would wait for that.
+        # O_NONBLOCK: open() would wait while the owner holds a lease on the file (fcntl(2)).
         flags |= os.O_CLOEXEC | os.O_NONBLOCK
         return os.open(f"/proc/self/fd/{reference}", flags), status
     finally:

@@ -2,7 +2,7 @@
 """Netlink requests: pyroute2's messages over plain sockets.
 
 pyroute2's own sockets (IPRoute and its relatives) run an event loop, which fails in a thread that
-has a running one, as harpd's loop does. So harpd uses this module. Commands may use IPRoute.
+already runs one, such as harpd's. So harpd uses this module. Commands may use IPRoute.
 """
 
 import errno
@@ -32,7 +32,7 @@ _RECEIVE_BYTES = 1 << 20
 
 
 def connect(protocol: int, groups: int = 0) -> socket.socket:
-    """Return a socket for requests in this thread's network namespace; groups: to receive."""
+    """Return a socket in this thread's network namespace; groups: multicast groups to receive."""
     sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
     try:
         sock.settimeout(_TIMEOUT_S)
@@ -46,7 +46,7 @@ def connect(protocol: int, groups: int = 0) -> socket.socket:
 
 
 def split(data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Return kind, flags and the whole of each message of a datagram."""
+    """Yield the kind, flags and bytes of each message of a datagram."""
     at = 0
     while at + _HEADER.size <= len(data):
         size, kind, flags, _, _ = _HEADER.unpack_from(data, at)
@@ -69,16 +69,16 @@ def encode(message: Any, kind: int, flags: int) -> bytes:
 
 def exchange(sock: socket.socket, message: Any, kind: int, *, dump: bool = False) -> list[Any]:
     """Send a request as for encode(); return the answers as decoded messages of its class. dump:
-    the answer is a whole table.
+    request all entries of a table.
 
     InterruptedError: the table changed while it was read; ask again. OSError: the kernel refused,
-    in its own words if it has any, or did not answer within 5 s.
+    with the kernel's message if it sent one, or did not answer within 5 s.
     """
     sock.send(encode(message, kind, NLM_F_DUMP if dump else NLM_F_ACK))
-    found = [type(message)(part) for part in answers(sock)]
-    for answer in found:
+    decoded = [type(message)(part) for part in answers(sock)]
+    for answer in decoded:
         answer.decode()
-    return found
+    return decoded
 
 
 def answers(sock: socket.socket) -> Iterator[bytes]:
@@ -104,11 +104,11 @@ def _raise(part: bytes, flags: int) -> None:
     (negative,) = struct.unpack_from("=i", part, _HEADER.size)
     if negative == 0:
         return
-    words = ""
+    text = ""
     at = _HEADER.size + 4 + _HEADER.size  # NETLINK_CAP_ACK: only the header is quoted
     while flags & NLM_F_ACK_TLVS and at + 4 <= len(part):
         size, kind = struct.unpack_from("=HH", part, at)
         if kind & 0x3FFF == _NLMSGERR_ATTR_MSG:
-            words = part[at + 4 : at + size].rstrip(b"\0").decode(errors="replace")
+            text = part[at + 4 : at + size].rstrip(b"\0").decode(errors="replace")
         at += max(4, size + 3 & ~3)
-    raise OSError(-negative, words or os.strerror(-negative))
+    raise OSError(-negative, text or os.strerror(-negative))

@@ -15,13 +15,13 @@ from rich.text import Text
 # Piped output is not cut at 80 columns, so that grep works.
 _width = None if sys.stdout is not None and sys.stdout.isatty() else 120
 WIDEST = 10_000  # columns
-FOLDED = 16  # minimum width of a column of words on a narrow terminal
+FOLDED = 16  # minimum width of a column of text on a narrow terminal
 out = Console(width=_width, highlight=False, soft_wrap=False)
 err = Console(stderr=True, highlight=False)
 
 
 def discard_stdout() -> None:
-    """stdout can't be written or has no reader: discard the rest."""
+    """Discard further output, because stdout has no reader or can't be written."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)
@@ -34,12 +34,12 @@ def print_json(value: Any) -> None:
 
 
 def print_line(text: str, console: Console = out) -> None:
-    """Print text as it is: brackets are no markup, and a long line is not broken."""
+    """Print text literally, without markup or line breaks."""
     console.print(text, markup=False, soft_wrap=True)
 
 
 def say(text: str) -> None:
-    """Tell on stderr what a long command does now."""
+    """Print the progress of a long command on stderr."""
     print_line(text, err)
 
 
@@ -51,8 +51,8 @@ def table(
     left: Collection[str] = (),
     folded: Collection[int] = (),
 ) -> Table:
-    """Make a table. The first column and those in `left` are words; others are numbers. The folded
-    ones, by index, are words that may take several lines.
+    """Return a table. The first column and those in `left` are text; others are numbers. folded:
+    indexes of columns whose text may take several lines.
     """
     result = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     for index, column in enumerate(columns):
@@ -62,41 +62,41 @@ def table(
         else:
             result.add_column(column, justify=side, no_wrap=True)
     for row in rows:
-        # Text, not a string: a job's name is no markup.
+        # Text, not a string: a job's name must not be parsed as markup.
         result.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
     return result
 
 
-def _width_of(made: Table) -> int:
-    """Return the width of a table with its words folded."""
-    words = [column for column in made.columns if not column.no_wrap]
-    for column in words:
+def _width_of(grid: Table) -> int:
+    """Return the width of a table with its text columns folded."""
+    columns = [column for column in grid.columns if not column.no_wrap]
+    for column in columns:
         column.max_width = FOLDED
-    whole = Console(width=WIDEST)
-    wide = Measurement.get(whole, whole.options, made).maximum
-    for column in words:
+    console = Console(width=WIDEST)
+    width = Measurement.get(console, console.options, grid).maximum
+    for column in columns:
         column.max_width = None
-    return wide
+    return width
 
 
-def _parts(made: RenderableType) -> Iterator[RenderableType]:
-    if isinstance(made, Group):
-        for each in made.renderables:
-            yield from _parts(each)
+def _parts(content: RenderableType) -> Iterator[RenderableType]:
+    if isinstance(content, Group):
+        for child in content.renderables:
+            yield from _parts(child)
     else:
-        yield made
+        yield content
 
 
-def print_whole(made: RenderableType, console: Console = out) -> None:
+def print_whole(content: RenderableType, console: Console = out) -> None:
     """Print tables and lines completely, even if they are wider than the terminal, because a number
-    or a key must not be cut. A narrow terminal folds their lines.
+    or a key must not be cut. A narrow terminal wraps their lines.
     """
-    for each in _parts(made):
-        if isinstance(each, Table):
-            wide = max(_width_of(each), console.width)
-            Console(file=console.file, width=wide, highlight=False).print(each)
+    for part in _parts(content):
+        if isinstance(part, Table):
+            width = max(_width_of(part), console.width)
+            Console(file=console.file, width=width, highlight=False).print(part)
         else:
-            console.print(each, soft_wrap=True)
+            console.print(part, soft_wrap=True)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

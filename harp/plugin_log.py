@@ -10,10 +10,7 @@ _PATH = re.compile(r": path (?:HARP: |DPDK: |(?=kernel TCP: ))(?P<why>.*)")
 
 
 def path_in_use(lines: Sequence[str]) -> str:
-    """Return what carries lanes, and why nothing better; the newest line counts, "" without one.
-
-    Another line, which names both kinds, tells which of its lanes a comm uses.
-    """
+    """Return what carries lanes, and why nothing faster does, by the newest line; "" if none."""
     for line in reversed(lines):
         if match := _PATH.search(line):
             return match["why"].strip()

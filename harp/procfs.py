@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a process's /proc files, whatever its name contains."""
+"""Reads /proc files of processes whose names may contain any bytes."""
 
 import contextlib
 from pathlib import Path
@@ -8,10 +8,10 @@ PROC = Path("/proc")
 
 
 def status_field(pid: int, name: str, proc: Path = PROC) -> str:
-    """Return a line of its status; empty after its end.
+    """Return a field of /proc/PID/status; "" if the process has ended.
 
-    Its name comes first and is its own choice: it may contain bytes that are no text, and some that
-    end a line for str.splitlines() and not for the kernel.
+    The process chooses the field Name, which may contain invalid UTF-8 and bytes that end a line
+    for str.splitlines() and not for the kernel.
     """
     with contextlib.suppress(OSError):
         for line in (proc / str(pid) / "status").read_bytes().split(b"\n"):

@@ -10,8 +10,7 @@ import sys
 def open_standard() -> None:
     """Open stdin, stdout and stderr if the parent closed them.
 
-    If a number below 3 were free, a socket of ours would get it, and messages would be printed to
-    it.
+    Otherwise a socket could get a number below 3, and messages would be printed to it.
     """
     for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:

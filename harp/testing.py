@@ -23,7 +23,7 @@ MS_NS = 1_000_000
 
 # ---- Two or more stacks on a wire, in real time ----
 class MemoryHost(Source):
-    """One end of the wire. To impair its packets, call wire.impair(port, ...) inside driver.hold().
+    """One end of a wire. To impair its packets, call wire.impair(port, ...) inside driver.hold().
 
     Parameters
     ----------
@@ -44,23 +44,23 @@ class MemoryHost(Source):
 def hosts(
     count: int = 2, *, ipv6: bool = False, seed: int = 1, **wire: Any
 ) -> Iterator[tuple[MemoryHost, ...]]:
-    """Make stacks 10.0.0.1, 10.0.0.2 ... (fd00::1 ...) on one wire, and the driver of all of them.
+    """Create stacks 10.0.0.1, 10.0.0.2 ... (fd00::1 ...) on one wire, with one driver.
 
     Parameters
     ----------
     count
-        Hosts.
+        Number of hosts.
     ipv6
         Whether their addresses are IPv6.
     seed
-        Of the wire's and the stacks' random numbers.
+        Seed of the random numbers of the wire and the stacks.
     **wire
         Options of Wire.
 
     Returns
     -------
     AbstractContextManager
-        It gives a tuple of MemoryHost.
+        Yields a tuple of MemoryHost.
     """
     with ExitStack() as opened:
         cable = opened.enter_context(Wire(ports=count, seed=seed, **wire))
@@ -83,29 +83,28 @@ def _address(index: int, ipv6: bool) -> str:
 
 @contextmanager
 def pair(**options: Any) -> Iterator[tuple[MemoryHost, MemoryHost]]:
-    """Make two hosts; see hosts().
+    """Create two hosts; see hosts().
 
     Parameters
     ----------
     **options
-        Those of hosts().
+        Options of hosts().
 
     Returns
     -------
     AbstractContextManager
-        It gives two MemoryHost.
+        Yields two MemoryHost.
     """
-    with hosts(2, **options) as made:
-        yield made[0], made[1]
+    with hosts(2, **options) as (first, second):
+        yield first, second
 
 
 # ---- One stack, and scapy ----
 class PacketBench(Closing):
     """A stack whose peer is scapy: exchange() sends it packets and returns its answers.
 
-    The stack is `stack`, at `address` and `mac`; it knows the peer's MAC address already. Time
-    stands still between calls: each call advances `now_ns`. Packets are scapy's or bytes, with
-    their Ethernet header.
+    The stack is `stack`, at `address` and `mac`; it knows the peer's MAC address. Only calls
+    advance the time, `now_ns`. Packets are scapy's or bytes, with their Ethernet header.
 
     Parameters
     ----------
@@ -129,8 +128,8 @@ class PacketBench(Closing):
         self.now_ns = now_ns
         self.nic = CallbackNic(mac=self.mac, mtu_bytes=mtu_bytes)
         try:
-            shape = {"own_neighbors": False, "seed": 1} | stack
-            self.stack = Stack(self.nic, now_ns=now_ns, **shape)
+            defaults = {"own_neighbors": False, "seed": 1} | stack
+            self.stack = Stack(self.nic, now_ns=now_ns, **defaults)
         except BaseException:
             self.nic.close()
             raise
@@ -147,12 +146,12 @@ class PacketBench(Closing):
         *packets
             scapy's packets, or bytes.
         after_ns
-            By how much the time advances, in nanoseconds.
+            Nanoseconds by which the time advances.
 
         Returns
         -------
         list of scapy.packet.Packet
-            What the stack sent.
+            Packets that the stack sent.
         """
         for packet in packets:
             self.nic.inject(bytes(packet))
@@ -172,17 +171,17 @@ class PacketBench(Closing):
         Parameters
         ----------
         duration_ns
-            By how much, in nanoseconds.
+            Nanoseconds by which the time advances.
 
         Returns
         -------
         list of scapy.packet.Packet
-            What the stack sent.
+            Packets that the stack sent.
         """
         end_ns, sent = self.now_ns + duration_ns, []
         while self.now_ns < end_ns:
-            wanted = self.stack.next_deadline_ns
-            self.now_ns = min(end_ns, max(self.now_ns + 1, wanted or end_ns))
+            deadline_ns = self.stack.next_deadline_ns
+            self.now_ns = min(end_ns, max(self.now_ns + 1, deadline_ns or end_ns))
             sent += self.exchange(after_ns=0)
         return sent
 
@@ -192,21 +191,21 @@ class PacketBench(Closing):
         Parameters
         ----------
         condition
-            It is called before each poll.
+            Called before each poll.
         limit_ns
-            Nanoseconds of the stack's time at most.
+            Maximum nanoseconds of the stack's time.
 
         Raises
         ------
         AssertionError
-            It did not hold within the limit.
+            The condition did not hold within the limit.
         """
         end_ns = self.now_ns + limit_ns
         while not condition():
             if self.now_ns >= end_ns:
                 raise AssertionError(f"not within {limit_ns} ns of the stack's time")
-            wanted = self.stack.next_deadline_ns
-            self.now_ns = min(end_ns, max(self.now_ns + 1, wanted or end_ns))
+            deadline_ns = self.stack.next_deadline_ns
+            self.now_ns = min(end_ns, max(self.now_ns + 1, deadline_ns or end_ns))
             self.stack.poll(self.now_ns)
 
     def close(self) -> None:

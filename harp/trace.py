@@ -3,9 +3,9 @@
 
 Each process has one file, HOST-PID.jsonl, in the directory that HARP_TRACE named
 (plugin/profiler/trace.c). The trace is one JSON document in Chrome's trace event format, which
-Perfetto reads: a process for each process of the job, an asynchronous slice for each message, in it
-one for the time before its first byte moved. Times of several hosts are put together by their wall
-clocks.
+Perfetto reads. It has a process for each process of the job and an asynchronous slice for each
+message, which contains one for the time before its first byte moved. The times of several hosts are
+aligned by their wall clocks.
 """
 
 import json
@@ -26,12 +26,12 @@ class Process:
     """One file: a process and its messages."""
 
     head: Line
-    events: dict[int, Line] = field(default_factory=dict)  # start and end of each together
+    events: dict[int, Line] = field(default_factory=dict)  # start and end of a message merged
     last_ns: int = 0
 
     @property
     def offset_ns(self) -> int:
-        """What makes its monotonic clock a wall clock."""
+        """The difference from the process's monotonic clock to its wall clock."""
         return int(self.head["wall_ns"]) - int(self.head["monotonic_ns"])
 
 
@@ -43,10 +43,10 @@ def _lines(file: Path) -> Iterator[Line]:
                     return  # the process was killed while it wrote
                 line = json.loads(text)
                 if not isinstance(line, dict):
-                    raise HarpError(f"{file}: line {number} is no event of HARP's")
+                    raise HarpError(f"{file}: line {number} is not a HARP event")
                 yield line
     except (OSError, ValueError) as error:
-        raise HarpError(f"{file}: it is no trace of HARP's: {error}") from error
+        raise HarpError(f"{file}: not a HARP trace: {error}") from error
 
 
 def read(file: Path) -> Process | None:
@@ -55,7 +55,7 @@ def read(file: Path) -> Process | None:
     if head is None:
         return None
     if head.get("harp_trace") != 1:
-        raise HarpError(f"{file}: it is no trace that this version of HARP reads")
+        raise HarpError(f"{file}: not a trace that this version of HARP reads")
     process = Process(head)
     try:
         for line in lines:
@@ -65,7 +65,7 @@ def read(file: Path) -> Process | None:
             else:
                 process.events[line["end"]] |= {**line, "end_ns": line["ns"]}
     except KeyError as error:
-        raise HarpError(f"{file}: it is no trace of HARP's: no {error} in a line") from error
+        raise HarpError(f"{file}: not a HARP trace: a line lacks {error}") from error
     return process
 
 
@@ -73,14 +73,14 @@ def read_directory(directory: Path) -> list[Process]:
     if not directory.is_dir():
         raise HarpError(f"{directory}: no such directory", Exit.MISSING)
     files = sorted(directory.glob(f"*{SUFFIX}"))
-    found = [process for process in map(read, files) if process is not None]
-    if not found:
+    processes = [process for process in map(read, files) if process is not None]
+    if not processes:
         raise HarpError(
-            f"{directory}: there is no trace in it; run the job with "
+            f"{directory}: no trace in it; run the job with "
             f"`harpctl run --trace {directory} -- CMD`, with NCCL 2.26 or later",
             Exit.MISSING,
         )
-    return found
+    return processes
 
 
 def _slice(event: Line, pid: int, number: int, zero_ns: int, until_ns: int) -> Iterator[Line]:
@@ -92,9 +92,9 @@ def _slice(event: Line, pid: int, number: int, zero_ns: int, until_ns: int) -> I
 
     sign = "to" if event["direction"] == "send" else "from"
     name = f"{event['direction']} {sign} {event['peer']}"
-    shown = {key: event[key] for key in ("rank", "comm", "message", "peer", "bytes")}
+    details = {key: event[key] for key in ("rank", "comm", "message", "peer", "bytes")}
     if "end_ns" in event:
-        shown |= {
+        details |= {
             "lanes": _LANES.get(event["lane_kinds"], "unknown"),
             "wait_us": event["wait_ns"] / 1e3,
             "round_trip_us": event["rtt_ns"] / 1e3,
@@ -102,8 +102,8 @@ def _slice(event: Line, pid: int, number: int, zero_ns: int, until_ns: int) -> I
             "error": event["error"],
         }
     else:
-        shown["unfinished"] = True
-    yield at("b", name, event["start_ns"], args=shown)
+        details["unfinished"] = True
+    yield at("b", name, event["start_ns"], args=details)
     if event.get("wait_ns"):
         yield at("b", "wait", event["start_ns"])
         yield at("e", "wait", min(event["start_ns"] + event["wait_ns"], end_ns))
@@ -111,7 +111,7 @@ def _slice(event: Line, pid: int, number: int, zero_ns: int, until_ns: int) -> I
 
 
 def chrome(processes: list[Process]) -> Line:
-    """The trace. Messages that were never done last until the process's last event."""
+    """Return the trace. An unfinished message lasts until the process's last event."""
     starts = [
         event["start_ns"] + process.offset_ns
         for process in processes
@@ -120,7 +120,7 @@ def chrome(processes: list[Process]) -> Line:
     first_ns = min(starts, default=0)
     events: list[Line] = []
     for pid, process in enumerate(processes, 1):
-        ranks = ", ".join(map(str, sorted({each["rank"] for each in process.events.values()})))
+        ranks = ", ".join(map(str, sorted({event["rank"] for event in process.events.values()})))
         head = process.head
         name = f"rank {ranks or '?'}: {head['program']} {head['pid']} on {head['host']}"
         events.append({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NCCL's tuner in the plugin decides by a profile: the plugin's own table is asked.
+"""Calls the plugin's tuner for NCCL, to show what it decides by a profile.
 
 The numbers of functions, algorithms and protocols are NCCL's (plugin/tuner/tuner_abi.h).
 """
@@ -16,10 +16,10 @@ from harp.config.profile import ProfileError, parse
 from harp.errors import Exit, HarpError
 
 FUNCTIONS = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")
-_ALGORITHMS = ("tree", "ring", None, None, None, None, "PAT")  # those without a name need hardware
+_ALGORITHMS = ("tree", "ring", None, None, None, None, "PAT")  # None: needs special hardware
 _PROTOCOLS = ("LL", "LL128", "Simple")
 IGNORED = -1.0
-_CHUNK_BYTES = 1 << 20  # what NCCL would take
+_CHUNK_BYTES = 1 << 20  # NCCL's proposal
 
 _Init = ctypes.CFUNCTYPE(
     ctypes.c_int,
@@ -62,7 +62,7 @@ class _Table(ctypes.Structure):
 
 @contextmanager
 def _profile(file: Path) -> Iterator[None]:
-    """The variable that names it, for the plugin."""
+    """Set HARP_PROFILE, which the plugin reads, inside the block."""
     before = os.environ.get("HARP_PROFILE")
     os.environ["HARP_PROFILE"] = str(file)
     try:
@@ -81,13 +81,13 @@ def _check(file: Path) -> None:
             f"{file}: no such file; measure with `harpctl tune --nccl`", Exit.MISSING
         ) from None
     except (OSError, UnicodeDecodeError, ProfileError) as error:
-        raise HarpError(f"{file}: it cannot be used: {error}") from error
+        raise HarpError(f"{file} cannot be used: {error}") from error
 
 
 def explain(file: Path, function: str, size: int, ranks: int, hosts: int) -> dict[str, Any]:
-    """The costs by which NCCL chooses, where it allows all algorithms that need no hardware.
+    """Return the costs by which NCCL chooses among algorithms that need no special hardware.
 
-    channels: None where the tuner leaves their number to NCCL.
+    channels: None if the tuner leaves their number to NCCL.
     """
     _check(file)
     table = _Table.in_dll(ctypes.CDLL(str(_paths.plugin())), "ncclTunerPlugin_v6")
@@ -96,17 +96,14 @@ def explain(file: Path, function: str, size: int, ranks: int, hosts: int) -> dic
         table.init(ctypes.byref(context), 0, ranks, hosts, None, None, None)
     if not context:
         raise HarpError(
-            f"{file}: it has no [tuner], or is not yours; measure with `harpctl tune --nccl`",
+            f"{file}: no [tuner], or not yours; measure with `harpctl tune --nccl`",
             Exit.MISSING,
         )
     number = FUNCTIONS.index(function)
     columns = len(_PROTOCOLS)
-    costs = (ctypes.c_float * (len(_ALGORITHMS) * columns))(*[IGNORED] * 21)
-    for index, name in enumerate(_ALGORITHMS):
-        for protocol in range(columns):
-            # A time that no model gives: an entry that keeps it is not known.
-            if name:
-                costs[index * columns + protocol] = 1e30
+    # 1e30: a time that the tuner never returns; an entry that keeps it has no model.
+    initial = [1e30 if name else IGNORED for name in _ALGORITHMS for _ in range(columns)]
+    costs = (ctypes.c_float * len(initial))(*initial)
     channels = ctypes.c_int(0)
     chunk = ctypes.c_size_t(_CHUNK_BYTES)
     table.info(

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def readable(fds: Iterable[int], limit_s: float) -> set[int]:
-    """Return the descriptors that can be read, or have ended; none after limit_s."""
+    """Return the descriptors that are readable or at their end; empty after limit_s."""
     poll = select.poll()
     for fd in fds:
         poll.register(fd, select.POLLIN)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Words for people and command lines."""
+"""Formats texts for people and command lines."""
 
 import difflib
 from collections.abc import Iterable
 
 
-def printable(words: str) -> str:
+def printable(text: str) -> str:
     """Return text of another program as one line without escape sequences."""
-    return "".join(char if char.isprintable() else "?" for char in words)
+    return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def endpoint(address: str, port: int) -> str:
@@ -16,11 +16,17 @@ def endpoint(address: str, port: int) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """Format a number of things: 1 channel, 2 channels."""
+    """Format a count with its noun: 1 channel, 2 channels."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def nearest(word: str, words: Iterable[str]) -> str | None:
     """Return the closest of the known words, if one is close enough."""
-    near = difflib.get_close_matches(word.lower()[:100], [each.lower() for each in words], 1, 0.6)
+    near = difflib.get_close_matches(word.lower()[:100], [known.lower() for known in words], 1, 0.6)
     return near[0] if near else None
+
+
+def suggestion(word: str, words: Iterable[str]) -> str:
+    """Return "; did you mean WORD?" for the nearest of the words; empty if none is near."""
+    near = nearest(word, words)
+    return f"; did you mean {near}?" if near else ""

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long NCCL's connections take to set up, alternated between HARP's paths and kernel sockets.
+"""Measures how fast NCCL's connections open, alternated between HARP's paths and kernel sockets.
 
-Two ranks connect as NCCL does: each listens on all channels, the handles travel over the bootstrap,
-and one thread calls connect and accept of every channel in turn until each has its comms. The time
-is rank 0's, from its first connect to its last comm. Each measurement is a new pair of processes.
+Two ranks connect as NCCL does: each listens on all channels and sends the handles over the
+bootstrap. One thread of a rank calls connect and accept of every channel in turn until each has its
+comms. The time is rank 0's, from its first connect to its last comm. Each measurement is a new pair
+of processes.
 """
 
 import statistics
@@ -24,18 +25,18 @@ _SIZES = "8:1:1"  # one message shows that the connections work
 
 
 def run_connect(
-    shape: LabOptions, wanted: tuple[int, ...], rounds: int, say: Say
+    shape: LabOptions, channel_counts: tuple[int, ...], rounds: int, say: Say
 ) -> dict[str, Any]:
-    """Measure all cells, one for each number of channels; paths: what each transport reported."""
-    # The driver's reference plugin of NCCL's sockets speaks IPv4.
+    """Measure a cell for each number of channels; paths: the log line of each transport."""
+    # tools/driver's plugin of NCCL's sockets supports IPv4 only.
     transports = TRANSPORTS[:-1] if shape.ipv6 else TRANSPORTS
     times: dict[tuple[int, str], list[float]] = {
-        (channels, name): [] for channels in wanted for name in transports
+        (channels, name): [] for channels in channel_counts for name in transports
     }
     paths: dict[str, str] = {}
     with Lab(shape) as lab:
         for name in alternate(transports, rounds, say):
-            for channels in wanted:
+            for channels in channel_counts:
                 report = run_bench(lab, bench_options("lat", name, _SIZES, channels))
                 if not report["ok"]:
                     raise HarpError(f"{name}, {channels} channels: {report['error']}")
@@ -46,7 +47,7 @@ def run_connect(
             "channels": channels,
             "transports": {name: _summary(channels, times[channels, name]) for name in transports},
         }
-        for channels in wanted
+        for channels in channel_counts
     ]
     return {"lab": asdict(shape), "rounds": rounds, "cells": cells, "paths": paths}
 
@@ -77,7 +78,7 @@ def _summary(channels: int, times_us: list[float]) -> dict[str, Any]:
 def connect(channels: tuple[int, ...], rounds: int, output: str, **lab: Any) -> None:
     """Measure listen, connect and accept as NCCL calls them, until all connections are open.
 
-    HARP_PATH=auto, xdp and kernel and NCCL's socket transport, alternated, each time in new
+    HARP_PATH=auto, xdp and kernel and NCCL's socket transport alternate, each time in new
     processes. Times are us from the first connect to the last comm of a rank: the median of the
     rounds and their range.
 
@@ -92,17 +93,17 @@ def _print(report: dict[str, Any]) -> None:
     columns = ("channels", "transport", "us", "range", "connections/s")
     rows = []
     for cell in report["cells"]:
-        for name, found in cell["transports"].items():
+        for name, times in cell["transports"].items():
             rows.append(
                 (
                     cell["channels"],
                     transport_words(name),
-                    f"{found['median_us']:.0f}",
-                    f"{found['min_us']:.0f} to {found['max_us']:.0f}",
-                    f"{found['connections_per_s']:.0f}",
+                    f"{times['median_us']:.0f}",
+                    f"{times['min_us']:.0f} to {times['max_us']:.0f}",
+                    f"{times['connections_per_s']:.0f}",
                 )
             )
     console.print_table(columns, rows)
-    for name, words in report["paths"].items():
-        if words:
-            console.print_line(f"{name}: {words}")
+    for name, line in report["paths"].items():
+        if line:
+            console.print_line(f"{name}: {line}")

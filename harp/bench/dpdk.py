@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """harpctl bench dpdk: HARP's TCP compared with the speed of memif.
 
-Memif is shared memory between two processes with one core each. One run alternates raw frames (a
-generator and a sink, no stack) and HARP's TCP on memif, and the kernel's TCP over a veth pair with
+Memif is shared memory between two processes with one core each. Each round measures raw frames
+(a generator and a sink, no stack), HARP's TCP on memif, and the kernel's TCP over a veth pair with
 all offloads and no XDP program. Results are medians. Every receiver reads each byte of the payload.
 """
 
@@ -31,7 +31,7 @@ RATE_GOALS = {1500: 40.0, 9000: 60.0}
 FRAMES_GOAL = (1500, 0.5)
 Report = dict[str, Any]
 
-# How HARP's sender passes its bytes to the stack: harp-tcp's option for it.
+# Ways in which HARP's sender passes bytes to the stack, with harp-tcp's options.
 SENDS = {
     "frames": ["--frames"],  # written into the stack's frames
     "external": ["--external"],  # registered memory, read in place
@@ -53,7 +53,7 @@ def _harp(mtu_bytes: int, flows: int, send: str, seconds: float) -> Report:
         address = memif.address(memif.SERVER)
         report, sinks = run_tcp(receiver, sender, address, PORT, _load(flows, seconds))
     wire, received = report["host"]["stats"], sinks[0]["conn"]["stats"]
-    moved = sum(each["bytes"] for each in sinks)
+    moved = sum(sink["bytes"] for sink in sinks)
     rate = report["bytes"] / report["seconds"]
     return {
         "gbit_per_s": rate * 8e-9,
@@ -82,7 +82,7 @@ def _raw(mtu_bytes: int, seconds: float) -> Report:
 
 
 def run(mtus: Sequence[int], flows: Sequence[int], rounds: int, seconds: float, say: Say) -> Report:
-    """Run all cases alternately; return medians and whether the goals are met."""
+    """Alternate all cases; return medians and whether the goals are met."""
     results = []
     for mtu_bytes in mtus:
         runs: dict[str, list[Report]] = {}
@@ -92,10 +92,9 @@ def run(mtus: Sequence[int], flows: Sequence[int], rounds: int, seconds: float, 
                 runs.setdefault("raw", []).append(_raw(mtu_bytes, seconds))
                 for count in flows:
                     for send in SENDS:
-                        found = _harp(mtu_bytes, count, send, seconds)
-                        runs.setdefault(f"harp {send} x{count}", []).append(found)
-                    found = _kernel(lab, count, seconds)
-                    runs.setdefault(f"kernel x{count}", []).append(found)
+                        result = _harp(mtu_bytes, count, send, seconds)
+                        runs.setdefault(f"harp {send} x{count}", []).append(result)
+                    runs.setdefault(f"kernel x{count}", []).append(_kernel(lab, count, seconds))
         results.append(_result(mtu_bytes, runs, flows[0]))
     return {
         "rounds": rounds,
@@ -138,12 +137,12 @@ def _met(
             run["frames_per_s"] / raw["frames_per_s"]
             for run, raw in zip(rounds[name], rounds["raw"], strict=True)
         )
-        met[f"{name}: {ratio:.2f} of the raw frames, {FRAMES_GOAL[1]} wanted"] = (
+        met[f"{name}: {ratio:.2f} of the raw frames, goal {FRAMES_GOAL[1]}"] = (
             ratio >= FRAMES_GOAL[1]
         )
     for send in SENDS:
         copied = medians[f"harp {send} x{flows}"]["sender_copied"]
-        met[f"{send}: {copied:.3g} bytes copied by the sender for each sent"] = copied < 1e-3
+        met[f"{send}: {copied:.3g} bytes copied by the sender per byte sent"] = copied < 1e-3
     return met
 
 
@@ -166,37 +165,37 @@ def _met(
 @rounds_option(5)
 @click.option("--seconds", type=FiniteRange(0.5, 60), default=2, help="Of each run.")
 @output_option
-def dpdk(output: str, **given: Any) -> None:
+def dpdk(output: str, **options: Any) -> None:
     """Compare raw frames and HARP's TCP over memif with kernel TCP over veth; medians.
 
-    Two processes, one core each. The receiver reads every byte. HARP's sender writes into the
-    stack's frames, or sends registered memory ("external"). Goals, for frames and the first number
-    of connections: 40 Gbit/s of payload at MTU 1500 and half of the raw frame rate, 60 Gbit/s at
-    9000; the sender copies nothing. Exit code 1 when one is missed.
+    Two processes have one core each. The receiver reads every byte. HARP's sender writes into the
+    stack's frames, or sends registered memory ("external"). Goals, for "frames" and the first
+    number of connections: 40 Gbit/s of payload and half of the raw frame rate at MTU 1500, 60
+    Gbit/s at 9000; the sender copies nothing. Exit code 1 if one is missed.
 
     \b
     harpctl bench dpdk
     harpctl bench dpdk --mtu 1500 --flows 1 --rounds 3 -o json
     """
-    report = run(**given, say=console.say)
+    report = run(**options, say=console.say)
     show(report, output, _print, is_good=report["ok"])
 
 
 def _print(report: dict[str, Any]) -> None:
     console.out.print(
         f"medians of {report['rounds']} rounds, messages of {report['message_bytes']} bytes,"
-        f" {report['depth']} on their way; copied: bytes for each of payload"
+        f" {report['depth']} in flight; copied: bytes per byte of payload"
     )
     columns = ("MTU", "", "Gbit/s", "Mframes/s", "copied: sender", "receiver", "NIC", "driver")
     rows = []
     for result in report["results"]:
         for name, median in result["median"].items():
             frames = median.get("frames_per_s")
-            copies = [f"{median[each]:.2f}" if each in median else "" for each in COPIES]
-            million = "" if frames is None else f"{frames / 1e6:.2f}"
+            copies = [f"{median[key]:.2f}" if key in median else "" for key in COPIES]
+            frames_text = "" if frames is None else f"{frames / 1e6:.2f}"
             rate = f"{median['gbit_per_s']:.1f}"
-            rows.append((str(result["mtu_bytes"]), name, rate, million, *copies))
+            rows.append((str(result["mtu_bytes"]), name, rate, frames_text, *copies))
     console.print_table(columns, rows)
     for result in report["results"]:
-        for name, good in result["met"].items():
-            console.print_line(f"MTU {result['mtu_bytes']}, {name}: {VERDICT[good]}")
+        for name, is_met in result["met"].items():
+            console.print_line(f"MTU {result['mtu_bytes']}, {name}: {VERDICT[is_met]}")

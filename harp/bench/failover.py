@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A verified stream over several NICs, one of which fails in the middle and recovers.
+"""Measures a verified stream over several NICs, one of which fails in the middle and recovers.
 
-The switch between the two hosts shapes their rails, so that the line and not the processor is the
-limit. The receiver's progress is measured.
+The switch between the two hosts limits the rate of their rails, so that the rails and not the
+processor are the bottleneck.
 """
 
 import itertools
@@ -52,7 +52,7 @@ class FailoverOptions:
     rounds: int = 5
     seconds: float = 2  # before the cut
     cut_s: float = 3
-    after_s: float = 8  # a restored rail is tried again after 5 s at the latest
+    after_s: float = 8  # HARP probes a restored rail after 5 s at the latest
     use: str = "all"
     path: str = "auto"
     channels: int = 1
@@ -74,7 +74,7 @@ def _until(stream: Stream, at_ns: int) -> None:
     samples = stream.ranks[SINK].samples
     stream.wait(
         lambda: bool(samples) and samples[-1].at_ns >= at_ns,
-        "the time is over",
+        "the receiver's progress",
         (at_ns - time.monotonic_ns()) / 1e9 + 60,
     )
 
@@ -86,13 +86,13 @@ def run_failover(options: FailoverOptions, say: Say) -> dict[str, Any]:
         say(f"round {index + 1} of {options.rounds}")
         with Lab(options.lab) as lab:
             rounds.append(_failover_round(lab, options))
-    pauses = [found["pause_ms"] for found in rounds]
+    pauses = [result["pause_ms"] for result in rounds]
     return {
         "options": asdict(options),
         "rounds": rounds,
-        "median": {key: runner.known_median(found[key] for found in rounds) for key in _KEYS},
+        "median": {key: runner.known_median(result[key] for result in rounds) for key in _KEYS},
         "longest_pause_ms": max(pauses),
-        "ok": max(pauses) < PAUSE_GOAL_MS and all(found["back_ms"] for found in rounds),
+        "ok": max(pauses) < PAUSE_GOAL_MS and all(result["back_ms"] for result in rounds),
     }
 
 
@@ -100,7 +100,7 @@ def _failover_round(lab: Lab, options: FailoverOptions) -> dict[str, Any]:
     rails = Rails(lab)
     for rail in range(options.rails):
         rails.shape(rail, options.mbit_per_s, queue_ms=_QUEUE_MS)
-    with Stream(lab, options.stream()) as stream, _watched(rails, stream) as watched:
+    with Stream(lab, options.stream()) as stream, _recorded(rails, stream) as counts:
         begin_ns = time.monotonic_ns() + round(_SKIP_S * 1e9)
         _until(stream, begin_ns + round(options.seconds * 1e9))
         cut_ns = time.monotonic_ns()
@@ -112,7 +112,7 @@ def _failover_round(lab: Lab, options: FailoverOptions) -> dict[str, Any]:
         _until(stream, end_ns)
         total = stream.finish()
         samples = list(stream.ranks[SINK].samples)
-    used_ns = _used_again(watched, back_ns)
+    used_ns = _used_again(counts, back_ns)
     middle_ns = cut_ns + pause_ns(samples, cut_ns, back_ns)
     return {
         "times_ms": {
@@ -127,35 +127,35 @@ def _failover_round(lab: Lab, options: FailoverOptions) -> dict[str, Any]:
         "cut_mbit_per_s": rate_bytes_per_s(samples, middle_ns, back_ns) * MBIT,
         "after_mbit_per_s": rate_bytes_per_s(samples, used_ns or back_ns, end_ns) * MBIT,
         "timeline": {
-            "received": _rates([(each.at_ns, each.count) for each in samples], begin_ns, end_ns),
-            "rails": _rates(watched, begin_ns, end_ns),
+            "received": _rates([(item.at_ns, item.count) for item in samples], begin_ns, end_ns),
+            "rails": _rates(counts, begin_ns, end_ns),
         },
     }
 
 
 @contextmanager
-def _watched(rails: Rails, stream: Stream) -> Any:
+def _recorded(rails: Rails, stream: Stream) -> Any:
     """Record the bytes that the switch sent to the receiver, by rail, at each tick."""
-    found: list[list[int]] = []
+    rows: list[list[int]] = []
     over = threading.Event()
 
     def add(counts: list[int]) -> bool:
-        found.append([time.monotonic_ns(), *counts])
+        rows.append([time.monotonic_ns(), *counts])
         return not over.wait(stream.options.tick_ms / 1000)
 
     thread = threading.Thread(target=rails.watch, args=(SINK, add), name="rails")
     thread.start()
     try:
-        yield found
+        yield rows
     finally:
         over.set()
         thread.join()
 
 
-def _used_again(watched: Sequence[list[int]], back_ns: int) -> int | None:
-    """Return when the cut rail had carried a message's worth of bytes again; None: never."""
+def _used_again(rows: Sequence[list[int]], back_ns: int) -> int | None:
+    """Return the time at which the cut rail had carried 256 KiB again; None: never."""
     base = None
-    for at_ns, *counts in watched:
+    for at_ns, *counts in rows:
         if at_ns < back_ns:
             continue
         base = counts[_CUT_RAIL] if base is None else base
@@ -165,34 +165,34 @@ def _used_again(watched: Sequence[list[int]], back_ns: int) -> int | None:
 
 
 def _rates(rows: Iterable[Sequence[int]], begin_ns: int, end_ns: int) -> list[list[float]]:
-    """Return times in ms since the begin, and Mbit/s of each count since the row before."""
-    found = []
+    """Return times in ms since begin_ns, and Mbit/s of each count since the previous row."""
+    result = []
     for (before_ns, *old), (at_ns, *new) in itertools.pairwise(rows):
         if begin_ns <= before_ns < at_ns <= end_ns:
             scale = 1e9 * MBIT / (at_ns - before_ns)
-            grown = [(now - then) * scale for now, then in zip(new, old, strict=True)]
-            found.append([(at_ns - begin_ns) / 1e6, *grown])
-    return found
+            rates = [(now - then) * scale for now, then in zip(new, old, strict=True)]
+            result.append([(at_ns - begin_ns) / 1e6, *rates])
+    return result
 
 
 def write_plot(report: dict[str, Any], file: Path) -> None:
-    rounds = sorted(report["rounds"], key=lambda found: float(found["pause_ms"]))
-    found, options = rounds[len(rounds) // 2], report["options"]
+    rounds = sorted(report["rounds"], key=lambda result: float(result["pause_ms"]))
+    median, options = rounds[len(rounds) // 2], report["options"]
     figure = runner.figure(figsize=(9, 4))
     axes = figure.add_subplot()
-    line = found["timeline"]["received"]
-    axes.plot(*_columns(line, 1), color="black", lw=0.9, label="received and verified")
+    received = _columns(median["timeline"]["received"], 1)
+    axes.plot(*received, color="black", lw=0.9, label="received and verified")
     for rail in range(options["rails"]):
-        at, rate = _columns(found["timeline"]["rails"], rail + 1)
-        axes.plot(at, rate, lw=0.7, alpha=0.8, label=f"frames on rail {rail}")
-    times = found["times_ms"]
+        seconds, rate = _columns(median["timeline"]["rails"], rail + 1)
+        axes.plot(seconds, rate, lw=0.7, alpha=0.8, label=f"frames on rail {rail}")
+    times = median["times_ms"]
     axes.axvspan(times["cut"] / 1e3, times["back"] / 1e3, color="red", alpha=0.1)
     axes.annotate(f"rail {_CUT_RAIL} cut", (times["cut"] / 1e3, axes.get_ylim()[1]), va="top")
     axes.set(xlabel="s", ylabel="Mbit/s", xlim=(0, times["end"] / 1e3), ylim=(0, None))
     axes.set_title(
         f"{options['rails']} rails of {options['mbit_per_s']:.0f} Mbit/s,"
         f" HARP_RAILS={options['use']}, HARP_PATH={options['path']}:"
-        f" {found['pause_ms']:.0f} ms without a byte",
+        f" {median['pause_ms']:.0f} ms without a byte",
         fontsize=10,
     )
     axes.legend(loc="lower right", fontsize=8)
@@ -221,20 +221,20 @@ def _columns(rows: Sequence[Sequence[float]], column: int) -> tuple[list[float],
 @lab_options
 @path_option
 @output_option
-def failover(plot: Path | None, output: str, **given: Any) -> None:
-    """Measure a verified stream whose first NIC fails in the middle, and recovers.
+def failover(plot: Path | None, output: str, **arguments: Any) -> None:
+    """Measure a verified stream whose first NIC fails in the middle and recovers.
 
-    Pause: the longest time after the cut without a byte at the receiver. Back: from the rail's
-    return to data on it. Goals: every pause below a second, the rail used again in every round.
-    Exit code 1 when a goal is missed, or a byte is lost, repeated or wrong. The JSON has the
-    timelines.
+    Pause: the longest time after the cut without a byte at the receiver. Back: the time from the
+    recovery of the rail until it carries data. Goals: every pause is below a second, and the rail
+    carries data again in every round. Exit code 1 if a goal is missed, or a byte is lost, repeated
+    or wrong. The JSON has the timelines.
 
     \b
     harpctl bench failover --plot failover.png
     harpctl bench failover --use backup --rounds 3 -o json
     """
     runner.check_plot(plot)
-    options = FailoverOptions(shape=lab_shape(given), **given)
+    options = FailoverOptions(shape=lab_shape(arguments), **arguments)
     report = run_failover(options, console.say)
     if plot is not None:
         write_plot(report, plot)
@@ -249,16 +249,15 @@ def _print_failover(report: dict[str, Any], options: FailoverOptions) -> None:
     )
     columns = ("round", "pause ms", "back ms", "Mbit/s before", "cut", "after")
     rows = []
-    for name, found in [
-        *((str(index + 1), found) for index, found in enumerate(report["rounds"])),
-        ("median", report["median"]),
-    ]:
-        cells = ["never" if found[key] is None else f"{found[key]:.0f}" for key in _KEYS]
+    results = [*report["rounds"], report["median"]]
+    for number, result in enumerate(results, 1):
+        name = "median" if number == len(results) else number
+        cells = ["never" if result[key] is None else f"{result[key]:.0f}" for key in _KEYS]
         rows.append((name, *cells))
     console.print_table(columns, rows)
     console.out.print(
         f"longest pause: {report['longest_pause_ms']:.0f} ms (goal: below"
         f" {PAUSE_GOAL_MS:.0f}), used again: "
-        f"{sum(found['back_ms'] is not None for found in report['rounds'])} of {options.rounds}:"
+        f"{sum(result['back_ms'] is not None for result in report['rounds'])} of {options.rounds}:"
         f" {VERDICT[report['ok']]}"
     )

@@ -18,16 +18,17 @@ from harp.cli.lab_options import (
 )
 from harp.cli.options import FiniteRange, output_option, plugin_option, show
 from harp.lab import Lab, LabOptions, memif
+from harp.words import plural
 
 
 def _print_idle(report: dict[str, Any]) -> None:
     console.print_line(
-        f"NET/{report['net']}, {report['ranks']} ranks, {report['channels']} channel(s),"
+        f"NET/{report['net']}, {report['ranks']} ranks, {plural(report['channels'], 'channel')},"
         f" {LabOptions(**report['lab']).words}"
         + ("" if report["nic"] == "veth" else f", {report['nic']}")
     )
-    if words := path(report):
-        console.print_line(f"path: {words}")
+    if line := path(report):
+        console.print_line(f"path: {line}")
     rows = [
         (
             result["rank"],
@@ -54,21 +55,21 @@ def _print_idle(report: dict[str, Any]) -> None:
 @nic_option
 @plugin_option
 @output_option
-def idle(hosts: int, output: str, **given: Any) -> None:
+def idle(hosts: int, output: str, **arguments: Any) -> None:
     """Measure processor time of ranks that wait with connections open: asleep, then polling.
 
-    Asleep, NCCL calls nothing, and the plugin uses all of the time. Waiting, NCCL's progress thread
-    polls for a rank that is late, and the time of all other threads counts. The goal of both is
-    below 1 %.
+    Asleep: NCCL calls nothing, so all processor time is the plugin's. Waiting: NCCL's progress
+    thread polls for a late rank; the time of all other threads counts. The goal of both is below
+    1 %.
 
     \b
     harpctl bench idle --seconds 10
     harpctl bench idle --seconds 10 --nic dpdk-memif
     """
-    shape = lab_shape(given, hosts)
-    if given["nic"] == memif.NIC:  # before the hosts are made
-        memif.check(hosts, given["path"])
+    shape = lab_shape(arguments, hosts)
+    if arguments["nic"] == memif.NIC:  # before the hosts are made
+        memif.check(hosts, arguments["path"])
     with Lab(shape) as lab:
-        report = run_bench(lab, BenchOptions("idle", **given))
-    report |= {"lab": asdict(shape), "nic": given["nic"]}
+        report = run_bench(lab, BenchOptions("idle", **arguments))
+    report |= {"lab": asdict(shape), "nic": arguments["nic"]}
     show(report, output, _print_idle, is_good=report["ok"])

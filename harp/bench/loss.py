@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HARP and the kernel's TCP over a path that loses packets at random.
+"""Compares HARP and the kernel's TCP over a path that loses packets at random.
 
 Both ends of a run use the same stack, and harp-tcp drives both stacks with the same loop. Offloads
 are off for both, and a bridge in the middle drops packets (harp.lab.piped). Runs alternate, so that
-a noisy minute affects all of them; results are medians. The processes run under SCHED_FIFO. A stack
-in a process stops when the process is preempted, and half of the kernel's stack does not; other
-load on the machine is a property of neither.
+noise affects all of them; results are medians. The processes run under SCHED_FIFO: preemption stops
+a stack in a process, but only half of the kernel's stack, and other load is a property of neither.
 """
 
 from collections.abc import Sequence
@@ -62,13 +61,13 @@ class LossOptions:
 
 
 def run_loss(options: LossOptions, say: Say) -> dict[str, Any]:
-    """For each loss and kind run a stream of messages, and single messages; return medians."""
+    """Measure a stream of messages and single messages for each loss and kind; return medians."""
     check_kinds(options.kinds)
     require_programs("chrt")
     results = []
     shape = LabOptions(2, options.mtu_bytes, offload=False, switch=True, ipv6=options.ipv6)
     with Lab(shape) as lab, Dropper(lab) as dropper:
-        for host in lab.hosts:  # no run affects the next
+        for host in lab.hosts:  # a run must not affect the next one
             host.sysctl("ipv4/tcp_no_metrics_save", 1)
         for loss in options.losses:
             rounds: dict[str, list[dict[str, Any]]] = {kind: [] for kind in options.kinds}
@@ -90,7 +89,7 @@ def _loss_round(
     lab: Lab, dropper: Dropper, options: LossOptions, kind: str, loss: float, seed: int
 ) -> dict[str, Any]:
     """Run each test once; times are in us."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     before = dropper.counts(0)
     resent = 0
     sender, receiver = (_end(host, kind) for host in lab.hosts)
@@ -101,19 +100,19 @@ def _loss_round(
         report, _ = run_tcp(receiver, sender, lab.hosts[1].address, port, load)
         conn = report["flows"][0]["conn"]
         resent += conn["bytes_retransmitted"]
-        found[f"{test}_gbit_per_s"] = report["bytes"] * 8e-9 / report["seconds"]
+        result[f"{test}_gbit_per_s"] = report["bytes"] * 8e-9 / report["seconds"]
         for name in ("p50", "p99"):
-            # No message was completed: one took longer than the whole run.
+            # Without a completed message, assume the duration of the run.
             times = report["message_ns"] or {name: options.seconds * 1e9}
-            found[f"{test}_{name}_us"] = times[name] / 1e3
-        found[f"{test}_conn"] = conn
+            result[f"{test}_{name}_us"] = times[name] / 1e3
+        result[f"{test}_conn"] = conn
     after = dropper.counts(0)
     if after["super_packets"]:
         raise HarpError("the path saw packets of more than one segment: an offload is on")
     lost = after["dropped_payload_bytes"] - before["dropped_payload_bytes"]
-    found["lost_bytes"], found["resent_bytes"] = lost, resent
-    found["resent_to_lost"] = resent / lost if lost else None
-    return found
+    result["lost_bytes"], result["resent_bytes"] = lost, resent
+    result["resent_to_lost"] = resent / lost if lost else None
+    return result
 
 
 _MEDIANS = (
@@ -124,7 +123,7 @@ _MEDIANS = (
 
 def _loss_result(loss: float, rounds: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     medians = {
-        kind: {name: known_median(found[name] for found in runs) for name in _MEDIANS}
+        kind: {name: known_median(run[name] for run in runs) for name in _MEDIANS}
         for kind, runs in rounds.items()
     }
     result: dict[str, Any] = {"loss": loss, "median": medians, "rounds": rounds}
@@ -158,7 +157,7 @@ def _loss_met(result: dict[str, Any]) -> dict[str, bool]:
     type=FiniteRange(0, 50),
     multiple=True,
     default=(0.1, 1, 3),
-    help="Per cent of the TCP packets, in each direction; may be repeated.",
+    help="Percentage of the TCP packets, in each direction; may be repeated.",
 )
 @click.option(
     "--against",
@@ -172,24 +171,20 @@ def _loss_met(result: dict[str, Any]) -> dict[str, bool]:
 @click.option("--mtu", "mtu_bytes", type=type_mtu, default=1500, help="Bytes.")
 @ipv6_option
 @output_option
-def loss(losses: tuple[float, ...], kinds: tuple[str, ...], output: str, **given: Any) -> None:
+def loss(losses: tuple[float, ...], kinds: tuple[str, ...], output: str, **options: Any) -> None:
     """Compare HARP and kernel TCP over a path that loses packets at random; medians.
 
-    Messages of 64 KiB: `stream`, 16 of them unanswered, and `single`, one at a time. A message's
-    time ends when its receipt is back. All offloads are off. Goals, against cubic: goodput and 99th
-    percentiles within 10 % or better; HARP sends again at most 1.5 times the bytes lost. Exit code
-    1 when one is missed.
+    Messages have 64 KiB: `stream` has 16 in flight, `single` one. A message's time ends when its
+    receipt arrives. All offloads are off. Goals, relative to cubic: goodput and 99th percentiles
+    are at most 10 % worse. HARP retransmits at most 1.5 times the bytes lost. Exit code 1 if one is
+    missed.
 
     \b
     harpctl bench loss
     harpctl bench loss --loss 1 --rounds 3 --against cubic -o json
     """
-    options = LossOptions(
-        losses=tuple(share / 100 for share in losses),
-        kinds=(HARP, *kinds),
-        **given,
-    )
-    report = run_loss(options, console.say)
+    shares = tuple(percent / 100 for percent in losses)
+    report = run_loss(LossOptions(shares, (HARP, *kinds), **options), console.say)
     show(report, output, _print_loss, is_good=report["ok"])
 
 
@@ -218,5 +213,5 @@ def _print_loss(report: dict[str, Any]) -> None:
             rows.append((f"{result['loss']:.1%}", kind, *cells, f"{resent:.2f}"))
     console.print_table(columns, rows)
     for result in report["results"]:
-        words = ", ".join(f"{name} {VERDICT[good]}" for name, good in result["met"].items())
-        console.out.print(f"loss {result['loss']:.1%}: {words}")
+        verdicts = ", ".join(f"{name} {VERDICT[is_met]}" for name, is_met in result["met"].items())
+        console.out.print(f"loss {result['loss']:.1%}: {verdicts}")

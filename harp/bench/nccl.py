@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HARP's paths and NCCL's own sockets in the shapes of NCCL's traffic, alternated.
+"""Compares HARP's paths and NCCL's own sockets in the shapes of NCCL's traffic, alternated.
 
 Shapes: ring all-reduce, all-to-all, streams (8 messages in flight on each comm) and ping-pong. In
 each round every transport runs the shape, and each round begins with another transport, because
-the machine's pace changes within minutes. Times are compared within a round only: a cell's result
+the machine's speed changes within minutes. Times are compared within a round only: a cell's result
 is the median of the rounds' ratios with an interval from resampling the rounds (bootstrap).
-Among 260 cells some miss a goal by chance: a cell that does is measured a second time, with twice
-the rounds, and the second measurement decides.
+Among 260 cells some miss a goal by chance. A cell that misses one is measured again, with twice the
+rounds, and the second measurement decides.
 
 "sockets" is NCCL's socket transport as tools/driver implements it (one socket per connection, no
 helper threads, as NCCL does outside of clouds), in a process without HARP.
@@ -45,18 +45,17 @@ from harp.words import plural
 
 AUTO, XDP, KERNEL = "auto", "xdp", "kernel"
 TRANSPORTS = (AUTO, XDP, KERNEL, SOCKETS)
-# The hosts' veth has generic copy mode only, where the path policy chooses kernel lanes alone.
+# The hosts' veth has generic copy mode only, for which the path policy chooses only kernel lanes.
 JUDGED = (KERNEL,)
 # The speed of auto relative to the best forced path and to NCCL's sockets: at least.
 FORCED_GOAL, SOCKETS_GOAL = 0.95, 1.0
 _RESAMPLES = 2000
-_BYTES_A_RUN = 64 * MIB  # of each size: about as many are moved
+_BYTES_A_RUN = 64 * MIB  # moved for each size, approximately
 _RUNS_MIN, _RUNS_MAX = 4, 1000
 
 Times = dict[int, float]  # us, by size in bytes
-Runs = tuple[
-    dict[str, dict[int, list[float]]], dict[str, str]
-]  # transport: size: us; transport: path
+# us by transport and size, a value for each round; path by transport
+Runs = tuple[dict[str, dict[int, list[float]]], dict[str, str]]
 
 
 def shape_words(shape: Shape) -> str:
@@ -83,7 +82,7 @@ SHAPE_NAMES = tuple(dict.fromkeys(shape.name for shape in SHAPES))
 
 
 def bench_options(mode: str, transport: str, sizes: str, channels: int) -> BenchOptions:
-    """Options of a run of harp-bench over the transport."""
+    """Return the options for a run of harp-bench over the transport."""
     sockets = transport == SOCKETS
     return BenchOptions(
         mode,
@@ -109,7 +108,7 @@ def run_shape(lab: Lab, shape: Shape, transport: str) -> tuple[Times, str]:
 
 
 def interval(times: Sequence[float], others: Sequence[float]) -> dict[str, float]:
-    """The median of the rounds' relative speeds, and the limits of 95 % of resampled medians."""
+    """Return the median of the rounds' relative speeds, and the 95 % interval of that median."""
     ratios = np.array(others, dtype=float) / np.array(times, dtype=float)
     draw = np.random.default_rng(1).integers(0, ratios.size, (_RESAMPLES, ratios.size))
     low, high = np.percentile(np.median(ratios[draw], axis=1), [2.5, 97.5])
@@ -117,7 +116,7 @@ def interval(times: Sequence[float], others: Sequence[float]) -> dict[str, float
 
 
 def judge(times: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """One cell: each transport's median, auto's relative speeds, and what it misses."""
+    """Return a cell: each transport's median, auto's relative speeds, and the missed goals."""
     median = {name: float(np.median(values)) for name, values in times.items()}
     forced = min((name for name in JUDGED if name in times), key=median.__getitem__)
     speed = {name: interval(times[AUTO], values) for name, values in times.items() if name != AUTO}
@@ -130,16 +129,16 @@ def judge(times: Mapping[str, Sequence[float]]) -> dict[str, Any]:
 
 
 def _alternate(lab: Lab, shape: Shape, transports: Sequence[str], rounds: int, say: Say) -> Runs:
-    """Each transport's times by size and round, and the path that it says it took."""
+    """Return each transport's times by size and round, and the path that its log names."""
     times: dict[str, dict[int, list[float]]] = {
         name: {size: [] for size in shape.sizes} for name in transports
     }
-    words: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for name in alternate(transports, rounds, say):
-        run, words[name] = run_shape(lab, shape, name)
+        run, paths[name] = run_shape(lab, shape, name)
         for size in shape.sizes:
             times[name][size].append(run[size])
-    return times, words
+    return times, paths
 
 
 def _cells(shape: Shape, times: Mapping[str, Mapping[int, list[float]]]) -> list[dict[str, Any]]:
@@ -151,20 +150,20 @@ def _cells(shape: Shape, times: Mapping[str, Mapping[int, list[float]]]) -> list
 
 
 def measure_shape(setting: LabOptions, shape: Shape, rounds: int, say: Say) -> dict[str, Any]:
-    """One table: the cells of a shape; those that miss a goal are measured twice."""
-    shaped = LabOptions(shape.ranks, setting.mtu_bytes, setting.offload, ipv6=setting.ipv6)
-    # NCCL's sockets as tools/driver implements them speak IPv4.
+    """Measure the cells of a shape; those that miss a goal are measured twice."""
+    lab_options = LabOptions(shape.ranks, setting.mtu_bytes, setting.offload, ipv6=setting.ipv6)
+    # tools/driver's plugin of NCCL's sockets supports IPv4 only.
     transports = TRANSPORTS[:-1] if setting.ipv6 else TRANSPORTS
-    words = f"{setting.words}: {shape_words(shape)}: "
-    with Lab(shaped) as lab:
-        times, paths = _alternate(lab, shape, transports, rounds, lambda text: say(words + text))
+    title = f"{setting.words}: {shape_words(shape)}: "
+    with Lab(lab_options) as lab:
+        times, paths = _alternate(lab, shape, transports, rounds, lambda text: say(title + text))
         cells = _cells(shape, times)
         missed = replace(shape, sizes=tuple(c["size_bytes"] for c in cells if c["missed"]))
         if missed.sizes:
-            again, _ = _alternate(
-                lab, missed, transports, 2 * rounds, lambda text: say(f"{words}again: {text}")
+            times, _ = _alternate(
+                lab, missed, transports, 2 * rounds, lambda text: say(f"{title}again: {text}")
             )
-            second = {cell["size_bytes"]: cell for cell in _cells(missed, again)}
+            second = {cell["size_bytes"]: cell for cell in _cells(missed, times)}
             for index, cell in enumerate(cells):
                 if cell["size_bytes"] in second:
                     cells[index] = {**second[cell["size_bytes"]], "first": cell}
@@ -172,25 +171,25 @@ def measure_shape(setting: LabOptions, shape: Shape, rounds: int, say: Say) -> d
 
 
 def run_nccl(
-    wanted: Sequence[LabOptions], shapes: Sequence[Shape], rounds: int, say: Say
+    settings: Sequence[LabOptions], shapes: Sequence[Shape], rounds: int, say: Say
 ) -> dict[str, Any]:
-    """All settings and shapes as one document; ok: no cell misses a goal."""
-    settings: list[dict[str, Any]] = []
-    for setting in wanted:
-        found = [measure_shape(setting, shape, rounds, say) for shape in shapes]
-        settings.append({"lab": asdict(setting), "words": setting.words, "shapes": found})
+    """Measure all settings and shapes; return a document. ok: no cell misses a goal."""
+    results: list[dict[str, Any]] = []
+    for setting in settings:
+        tables = [measure_shape(setting, shape, rounds, say) for shape in shapes]
+        results.append({"lab": asdict(setting), "words": setting.words, "shapes": tables})
     missed = [
-        f"{setting['words']}: {shape['words']}, {cell['size_bytes']} B: {words}"
-        for setting in settings
+        f"{setting['words']}: {shape['words']}, {cell['size_bytes']} B: {goal}"
+        for setting in results
         for shape in setting["shapes"]
         for cell in shape["cells"]
-        for words in cell["missed"]
+        for goal in cell["missed"]
     ]
-    return {"rounds": rounds, "settings": settings, "missed": missed, "ok": not missed}
+    return {"rounds": rounds, "settings": results, "missed": missed, "ok": not missed}
 
 
 def replace_sizes(shape: Shape, min_bytes: int | None, max_bytes: int | None) -> Shape:
-    """The shape with its sizes from min_bytes to max_bytes only; None: no limit."""
+    """Return the shape with only its sizes from min_bytes to max_bytes; None: no limit."""
     least, most = min_bytes or 0, max_bytes or max(shape.sizes)
     return replace(shape, sizes=tuple(size for size in shape.sizes if least <= size <= most))
 
@@ -211,7 +210,7 @@ def plot_allreduce(report: Mapping[str, Any], file: Path) -> None:
         if shape["name"] == "allreduce" and shape["ranks"] == 2 and shape["channels"] == 1
     ]
     if not panels:
-        raise HarpError("--plot shows the all-reduce of 2 ranks: measure it", Exit.USAGE)
+        raise HarpError("--plot needs the all-reduce of 2 ranks: measure it, too", Exit.USAGE)
     runner.plot_times(panels, file)
 
 
@@ -227,9 +226,9 @@ def time_words(time_us: float) -> str:
     return f"{time_us:,.0f}" if time_us >= 100 else f"{time_us:.1f}"
 
 
-def interval_words(found: dict[str, float]) -> str:
+def interval_words(interval: dict[str, float]) -> str:
     """Format a ratio and its interval: 1.02 (0.94 to 1.04)."""
-    return f"{found['ratio']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
+    return f"{interval['ratio']:.2f} ({interval['low']:.2f} to {interval['high']:.2f})"
 
 
 @click.command()
@@ -269,20 +268,20 @@ def nccl(
 ) -> None:
     """Compare HARP's paths and NCCL's own sockets in the shapes of NCCL's traffic.
 
-    Ring all-reduce, all-to-all, streams and ping-pong over HARP_PATH=auto, xdp and kernel and over
-    NCCL's socket transport, alternated for some rounds. Times are us for an operation, medians of
-    the rounds. "auto/best" is auto's speed relative to the best forced path that the path policy
-    may choose, "auto/sockets" relative to NCCL's sockets, each with a 95 % interval. A goal is
-    missed where the whole interval is below 0.95 or 1.0, and is still when the cell is measured
-    again with twice the rounds (marked "again"). The hosts' NICs have generic copy mode only, where
-    the policy chooses kernel lanes: forced xdp is shown and not judged.
+    Ring all-reduce, all-to-all, streams and ping-pong alternate between HARP_PATH=auto, xdp and
+    kernel, and NCCL's socket transport. Times are us for an operation, medians of the rounds.
+    "auto/best" is auto's speed relative to the best forced path that the path policy may choose,
+    "auto/sockets" relative to NCCL's sockets, each with a 95 % interval. A goal is missed if the
+    whole interval is below 0.95 or 1.0, and again in a second measurement of the cell with twice
+    the rounds (marked "again"). The hosts' NICs have generic copy mode only, for which the policy
+    chooses kernel lanes, so forced xdp is shown and not judged.
 
     \b
     harpctl bench nccl --check
     harpctl bench nccl --setting 1500-on --shape allreduce --ranks 2 --rounds 3
     harpctl bench nccl --setting 9000-on --shape stream -o json
     """
-    wanted = tuple(
+    selection = tuple(
         sized
         for shape in SHAPES
         if (not shapes or shape.name in shapes)
@@ -290,11 +289,12 @@ def nccl(
         and (channels is None or shape.channels == channels)
         and (sized := replace_sizes(shape, min_bytes, max_bytes)).sizes
     )
-    if not wanted:
+    if not selection:
         raise HarpError("no shape has such ranks, channels and sizes", Exit.USAGE)
     runner.check_plot(plot)
-    chosen = [_SETTINGS[name] for name in settings or _SETTINGS]
-    report = run_nccl(chosen, wanted, rounds, console.say)
+    report = run_nccl(
+        [_SETTINGS[name] for name in settings or _SETTINGS], selection, rounds, console.say
+    )
     if plot is not None:
         plot_allreduce(report, plot)
     show(report, output, _print, is_good=report["ok"] or not check)
@@ -309,8 +309,8 @@ def _print(report: dict[str, Any]) -> None:
             )
             console.print_table(columns, [_row(cell) for cell in shape["cells"]])
             console.print_line(f"auto: {shape['paths'][AUTO]}")
-    for words in report["missed"]:
-        console.print_line(f"MISSED: {words}")
+    for goal in report["missed"]:
+        console.print_line(f"MISSED: {goal}")
     console.out.print("xdp is shown and not judged: auto does not choose it in generic copy mode")
     if report["ok"]:
         console.out.print("auto meets its goals in every cell")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA's NCCL over HARP and over its own sockets, alternated: harpctl bench nccl-real.
+"""harpctl bench nccl-real: NVIDIA's NCCL over HARP and over its own sockets, alternated.
 
 The CPU emulates the GPU (tools/nccl/README.md) on the same processors that the transports use.
 Times therefore compare transports under equal load and do not predict those of a GPU.
@@ -22,7 +22,7 @@ from harp.nccl.ranks import HARP, SOCKETS, Ranks, environment
 from harp.plugin_log import path_in_use
 
 OPERATIONS = ("allreduce", "allgather", "reducescatter", "alltoall")
-NOTE = "The CPU plays the GPU: times compare transports on this machine only."
+NOTE = "The CPU emulates the GPU: times compare transports on this machine only."
 SIZES_BYTES = (1024, 16 << 10, 256 << 10, 4 * MIB)
 _BYTES_A_RUN = 32 * MIB
 _TIMES_MIN, _TIMES_MAX = 4, 100
@@ -51,8 +51,8 @@ def _environment(host: Host, transport: str) -> dict[str, str]:
 
 
 def run_once(lab: Lab, options: RealOptions, transport: str) -> tuple[dict[Any, Any], str]:
-    """Run one transport: time and wrong bytes by operation and size, and the path that it logs."""
-    found = {}
+    """Run one transport; return time and wrong bytes by operation and size, and the logged path."""
+    cells = {}
     usable = cpus()
     processors = [usable[host.index % len(usable)] for host in lab.hosts]
     environments = [_environment(host, transport) for host in lab.hosts]
@@ -63,20 +63,20 @@ def run_once(lab: Lab, options: RealOptions, transport: str) -> tuple[dict[Any, 
                 wrong = ranks.run(operation, size)
                 count = min(max(_TIMES_MIN, _BYTES_A_RUN // size), _TIMES_MAX)
                 answers = ranks.ask(f"time 0 {operation} {size} {count}")
-                found[operation, size] = {
+                cells[operation, size] = {
                     "time_us": max(answer["us"] for answer in answers),
                     "bytes": answers[0]["bytes"],
                     "wrong": wrong,
                 }
         ranks.ask("destroy 0")
-        return found, path_in_use(ranks[0].log)
+        return cells, path_in_use(ranks[0].log)
 
 
 def _row(options: RealOptions, ranks: int, key: tuple[str, int], runs: dict[str, Any]) -> Any:
     operation, _ = key
     row: dict[str, Any] = {"operation": operation, "transports": {}}
     for transport, rounds in runs.items():
-        cells = [found[key] for found in rounds]
+        cells = [run[key] for run in rounds]
         time_us = statistics.median(cell["time_us"] for cell in cells)
         row["size_bytes"] = cells[0]["bytes"]
         algbw = row["size_bytes"] / time_us / 1e3
@@ -95,14 +95,14 @@ def _row(options: RealOptions, ranks: int, key: tuple[str, int], runs: dict[str,
 
 
 def run_real(shape: LabOptions, options: RealOptions, say: Say) -> dict[str, Any]:
-    """Return the report of the whole bench; ok: no byte is wrong."""
+    """Return the bench's report; ok: no byte is wrong."""
     transports = (*options.paths, SOCKETS)
     runs: dict[str, list[Any]] = {name: [] for name in transports}
     paths: dict[str, str] = {}
     with Lab(shape) as lab:
         for name in alternate(transports, options.rounds, say):
-            found, paths[name] = run_once(lab, options, name)
-            runs[name].append(found)
+            cells, paths[name] = run_once(lab, options, name)
+            runs[name].append(cells)
     rows = [
         _row(options, shape.hosts, (operation, size), runs)
         for operation in options.operations
@@ -144,7 +144,7 @@ def run_real(shape: LabOptions, options: RealOptions, say: Say) -> dict[str, Any
     multiple=True,
     help="Bytes; may be repeated.",
 )
-@click.option("--ranks", type=click.IntRange(2, 4), default=2, help="One on each host.")
+@click.option("--ranks", type=click.IntRange(2, 4), default=2, help="Ranks, one on each host.")
 @rounds_option(3)
 @lab_options
 @output_option
@@ -161,7 +161,7 @@ def nccl_real(
 ) -> None:
     """Run NVIDIA's NCCL over HARP and over NCCL's own sockets, without a GPU.
 
-    The library is NVIDIA's own, from its wheel; the CPU plays the GPU. Columns are those of
+    The library is NVIDIA's own, from its wheel; the CPU emulates the GPU. Columns are those of
     nccl-tests, medians of the rounds; "speed" is relative to NCCL's sockets.
 
     \b

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What benches share: harp-bench and harp-tcp, which measure in C, and plots."""
+"""Shared by benches: running harp-bench and harp-tcp, which measure in C, and plots."""
 
 import json
 import statistics
@@ -17,13 +17,15 @@ from harp.plugin_log import path_in_use
 KIB, MIB = 1 << 10, 1 << 20
 ROOT_PORT = 7000
 SOCKETS = "sockets"  # the transport of NCCL's own sockets
-Say = Callable[[str], None]  # tells people what is measured now
+Say = Callable[[str], None]  # reports progress
 _WRONG, _PEER_LOST = 1, 5
 _EXIT_TEXTS = {_WRONG: "data arrived wrong", 3: "hang", 4: "plugin error", _PEER_LOST: "peer lost"}
 
 
 def alternate(names: Sequence[str], rounds: int, say: Say) -> Iterator[str]:
-    """Yield all names in each round, each from another one on: the machine's speed changes."""
+    """Yield all names in each round, beginning with another name each time: the machine's speed
+    changes.
+    """
     for index in range(rounds):
         first = index % len(names)
         for name in (*names[first:], *names[:first]):
@@ -42,19 +44,19 @@ class Shape:
     channels: int = 1
 
     def argument(self, bytes_a_run: int, runs: tuple[int, int]) -> str:
-        """Return harp-bench's --sizes: bytes, repetitions and warm-up of each.
+        """Return harp-bench's --sizes: bytes, repetitions and warm-up repetitions of each.
 
-        About bytes_a_run are moved for each size; runs: the least and the most repetitions.
+        About bytes_a_run are moved for each size; runs: minimum and maximum of the repetitions.
         """
-        words = []
+        arguments = []
         for size in self.sizes:
             count = min(max(runs[0], bytes_a_run // (size * self.channels)), runs[1])
-            words.append(f"{size}:{count}:{max(1, count // 5)}")
-        return ",".join(words)
+            arguments.append(f"{size}:{count}:{max(1, count // 5)}")
+        return ",".join(arguments)
 
 
 def known_median(values: Iterable[float | None]) -> float:
-    """Return the median of the known ones; 0 without any."""
+    """Return the median of the values that are not None; 0 without any."""
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else 0.0
 
@@ -73,10 +75,10 @@ def size_text(size: int) -> str:
 
 
 def time_us(mode: str, row: Mapping[str, Any]) -> float:
-    """The time of one operation, from a row of harp-bench's report.
+    """Return the time of one operation, from a row of harp-bench's report.
 
-    Half a round trip, a message of a stream, or a collective operation; medians where each is
-    timed by itself.
+    An operation is half a round trip, a message of a stream, or a collective operation. The time is
+    a median if harp-bench times each operation.
     """
     if mode == "bw":
         return float(row["window_us"]) / float(row["messages"])
@@ -101,13 +103,13 @@ class BenchOptions:
 
     def arguments(self) -> list[str]:
         """Return harp-bench's command line, without rank and root."""
-        words = [self.mode, "--plugin", str(_paths.plugin(self.plugin))]
-        words += ["--channels", str(self.channels), "--timeout", str(self.timeout_s)]
-        words += ["--datacheck", str(int(self.datacheck))]
+        arguments = [self.mode, "--plugin", str(_paths.plugin(self.plugin))]
+        arguments += ["--channels", str(self.channels), "--timeout", str(self.timeout_s)]
+        arguments += ["--datacheck", str(int(self.datacheck))]
         for name, value in (("--sizes", self.sizes), ("--seconds", self.seconds)):
             if value is not None:
-                words += [name, str(value)]
-        return words
+                arguments += [name, str(value)]
+        return arguments
 
 
 def _start_rank(team: Team, lab: Lab, host: Host, options: BenchOptions) -> None:
@@ -137,11 +139,11 @@ def run_bench(lab: Lab, options: BenchOptions) -> dict[str, Any]:
 
 
 def path(report: dict[str, Any]) -> str:
-    """Return the plugin's log line about its path; empty for another plugin."""
+    """Return the plugin's log line about its path; empty for plugins other than HARP's."""
     return path_in_use([str(entry["text"]) for entry in report["log"]])
 
 
-# ---- Messages over TCP from one harp-tcp to another, each on a processor of its own ----
+# ---- Messages over TCP between two harp-tcp, on different processors ----
 MESSAGE_BYTES = 65536
 _FINISH_S = 60
 
@@ -156,7 +158,7 @@ class End:
 
 @dataclass(frozen=True)
 class Load:
-    """Connections, and messages in flight on each; seconds, of which the first do not count."""
+    """Connections, messages in flight on each, and seconds; the first skip_s are not measured."""
 
     flows: int = 1
     depth: int = 16
@@ -169,7 +171,7 @@ class Load:
 def run_tcp(
     receiver: End, sender: End, address: str, port: int, load: Load
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the sender's report, and the receiver's of each connection."""
+    """Return the sender's report, and the receiver's report of each connection."""
     tool = _paths.find("harp-tcp")
     both: list[str | Path] = [address, str(port)]
     sink = [tool, "sink", *both, *receiver.options, "--count", str(load.flows), "-o", "json"]
@@ -211,17 +213,17 @@ def plot_times(
     panels: Sequence[tuple[str, Sequence[int], Mapping[str, Sequence[float]]]], file: Path
 ) -> None:
     """Plot the times of an all-reduce; a panel has a title, sizes, and times in us by label."""
-    made = figure(figsize=(5 * len(panels), 4))
+    plot = figure(figsize=(5 * len(panels), 4))
     for index, (title, sizes, times) in enumerate(panels, 1):
-        axes = made.add_subplot(1, len(panels), index)
+        axes = plot.add_subplot(1, len(panels), index)
         for label, values in times.items():
             axes.loglog(sizes, values, marker="o", label=label)
         axes.set(title=title, xlabel="bytes", ylabel="time of an all-reduce, us")
         axes.grid(visible=True, alpha=0.3)
         axes.legend()
-    save_plot(made, file)
+    save_plot(plot, file)
 
 
-def save_plot(made: Any, file: Path) -> None:
+def save_plot(plot: Any, file: Path) -> None:
     with files.writing(file):
-        made.savefig(file, dpi=90)
+        plot.savefig(file, dpi=90)

@@ -29,22 +29,22 @@ SINK, SOURCE = 0, 1
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """Options of the stream. env and prefix are, for each rank, the environment of its job and the
-    beginning of its command (setpriv ...), receiver first.
+    """Options of the stream. env and prefix: the job's environment and a prefix of the command
+    (setpriv ...) for each rank, receiver first.
     """
 
     message_bytes: int = 65536
     channels: int = 1
     tick_ms: int = 10
     timeout_s: float = 30  # seconds without progress that count as a hang
-    rest_us: int = 0  # ranks sleep that long when nothing moves; 0: they spin, as NCCL does
+    rest_us: int = 0  # sleep of idle ranks; 0: they spin, as NCCL does
     env: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
     prefix: tuple[Sequence[str], Sequence[str]] = ((), ())
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Bytes received (by the source: sent) at a time of CLOCK_MONOTONIC."""
+    """Bytes that a rank has received (the source: sent) at a time of CLOCK_MONOTONIC."""
 
     at_ns: int
     count: int
@@ -128,11 +128,11 @@ class Stream(Closing):
 
     def words(self) -> str:
         """Return the last output of both, for an error message."""
-        said = []
+        lines = []
         for name, rank in zip(("sink", "source"), self.ranks, strict=False):
-            said.append(f"{name}: {rank.events[-1:]} {self.received} bytes")
-            said += rank.log().splitlines()[-8:]
-        return "\n".join(said)
+            lines.append(f"{name}: {rank.events[-1:]} {self.received} bytes")
+            lines += rank.log().splitlines()[-8:]
+        return "\n".join(lines)
 
     # ---- implementation --------------------------------------------------------------------------
 
@@ -152,14 +152,14 @@ class Stream(Closing):
         command += ["--rest", str(options.rest_us)]
         env = job_environment({"NCCL_DEBUG": "INFO", **options.env[number]})
         process = self._team.start(None, in_network(host, command), env=env)
-        host.processes.append(process)  # it ends with the test hosts at the latest
+        host.processes.append(process)  # the test hosts end it at the latest
         rank = Rank(process, functools.partial(self._team.log, number))
         key = "received_bytes" if mode == "sink" else "sent_bytes"
         self._team.follow(functools.partial(self._take, rank, key))
         return rank
 
     def _take(self, rank: Rank, key: str, line: str | None) -> None:
-        """Store a line of a rank, whose count is `key`; None: it ended."""
+        """Store a line of a rank; key: its count of bytes; line None: the rank ended."""
         with self._changed:
             if line is None:
                 rank.over = True

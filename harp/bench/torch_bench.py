@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harpctl bench torch`: torch.distributed over HARP and over Gloo, between hosts made here."""
+"""harpctl bench torch: torch.distributed over HARP and over Gloo, between hosts made here."""
 
 import contextlib
 import json
@@ -77,11 +77,15 @@ def compile_backend() -> None:
     command = [sys.executable, "-m", "harp.torch"]
     done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
     if done.returncode != 0:
-        raise HarpError("the backend could not be compiled, as said above", Exit.MISSING)
+        raise HarpError("the backend could not be compiled: see above", Exit.MISSING)
 
 
-def run_ranks(lab: Lab, options: TorchOptions, path: str, words: list[str]) -> list[dict[str, Any]]:
-    """What rank 0 printed. Hosts have neighboring ranks, as torchrun's, and a processor each."""
+def run_ranks(
+    lab: Lab, options: TorchOptions, path: str, arguments: list[str]
+) -> list[dict[str, Any]]:
+    """Run the ranks; return rank 0's lines. Neighboring ranks share a host, as with torchrun, and
+    the ranks of a host share a processor.
+    """
     with Team("harp-torch", f"path {path}: rank {{}} failed: ") as team:
         for rank in range(options.ranks):
             host = lab.hosts[rank * len(lab.hosts) // options.ranks]
@@ -89,14 +93,14 @@ def run_ranks(lab: Lab, options: TorchOptions, path: str, words: list[str]) -> l
             command += ["--rank", str(rank), "--ranks", str(options.ranks)]
             command += ["--root", lab.hosts[0].endpoint(PORT), "--rounds", str(options.rounds)]
             env = environment(path, host.ifname)
-            team.start(host, [*command, *words], cpu=host.index, env=env)
+            team.start(host, [*command, *arguments], cpu=host.index, env=env)
         printed = team.finish(options.timeout_s, remedy="; try --max-bytes")
     return [json.loads(line) for line in printed[0].splitlines()]
 
 
 @contextlib.contextmanager
 def laboratory(shape: LabOptions, options: TorchOptions) -> Iterator[Lab]:
-    """The hosts, with a slow wire and busy processors where they are wanted."""
+    """Create the hosts; optionally limit the wire's rate and keep the processors busy."""
     check()
     compile_backend()
     slow = options.mbit_per_s is not None
@@ -114,7 +118,7 @@ def lab_words(shape: LabOptions, options: TorchOptions) -> str:
 
 
 def run_topk(shape: LabOptions, options: TorchOptions, ratio: float, say: Say) -> dict[str, Any]:
-    """Top-k of gradients against all of them, over HARP."""
+    """Compare exchanges of the largest gradients and of all gradients, over HARP."""
     runs = {}
     with laboratory(shape, options) as lab:
         for path in options.paths:
@@ -131,19 +135,19 @@ def run_topk(shape: LabOptions, options: TorchOptions, ratio: float, say: Say) -
 
 
 def run_torch(shape: LabOptions, options: TorchOptions, say: Say) -> dict[str, Any]:
-    """The document of the whole bench; ok: all sums are right and all goals are met."""
+    """Return the bench's report. right: all results are; met: all goals are."""
     if not options.sizes:
         raise HarpError(f"--min-bytes {options.min_bytes} is above --max-bytes", Exit.USAGE)
-    words = [f"--operation={options.operation}"]
-    words += [*(f"--variant={name}" for name in options.variants), *map(str, options.sizes)]
+    arguments = [f"--operation={options.operation}"]
+    arguments += [*(f"--variant={name}" for name in options.variants), *map(str, options.sizes)]
     runs: dict[str, list[dict[str, Any]]] = {}
     with laboratory(shape, options) as lab:
         for path in options.paths:
             say(f"path {path}")
-            runs[path] = run_ranks(lab, options, path, words)
+            runs[path] = run_ranks(lab, options, path, arguments)
     rows = []
     for index, size in enumerate(options.sizes):
-        cells = {path: found[index] for path, found in runs.items()}
+        cells = {path: run[index] for path, run in runs.items()}
         rows.append(
             {
                 "size_bytes": size,
@@ -170,7 +174,7 @@ def run_torch(shape: LabOptions, options: TorchOptions, say: Say) -> dict[str, A
 
 
 def write_plot(report: dict[str, Any], file: Path) -> None:
-    """Times by size, PNG or SVG by the file's name. It takes matplotlib."""
+    """Plot times by size; the file's name selects PNG or SVG."""
     rows = report["results"]
     times = {"Gloo": [row["gloo_us"] for row in rows]}
     for path in rows[0]["paths"]:
@@ -184,13 +188,13 @@ def write_plot(report: dict[str, Any], file: Path) -> None:
     "--operation",
     type=click.Choice(OPERATIONS),
     default=OPERATIONS[0],
-    help="Of torch.distributed; sizes are those of the blocks of all ranks together.",
+    help="Operation of torch.distributed; sizes are sums over the blocks of all ranks.",
 )
-@click.option("--ranks", type=click.IntRange(2, 16), default=2, help="Of all hosts.")
+@click.option("--ranks", type=click.IntRange(2, 16), default=2, help="Ranks on all hosts.")
 @hosts_option
 @paths_option
 @rounds_option(5)
-@click.option("--min-bytes", type=click.IntRange(4, 256 << 20), default=4, help="Smallest.")
+@click.option("--min-bytes", type=click.IntRange(4, 256 << 20), default=4, help="Smallest size.")
 @click.option(
     "--max-bytes",
     type=click.IntRange(4, 256 << 20),
@@ -200,12 +204,12 @@ def write_plot(report: dict[str, Any], file: Path) -> None:
 @click.option(
     "--flat",
     is_flag=True,
-    help="Also HARP's ring over all ranks, where hosts have several (HARP_COLL_ALGO=ring).",
+    help="Also measure HARP's ring over all ranks, for several on a host (HARP_COLL_ALGO=ring).",
 )
 @click.option(
     "--wire",
     type=click.Choice(["float16", "bfloat16"]),
-    help="Also HARP with this format between hosts.",
+    help="Also measure HARP with this format between hosts.",
 )
 @click.option(
     "--mbit",
@@ -213,22 +217,27 @@ def write_plot(report: dict[str, Any], file: Path) -> None:
     type=click.IntRange(1, 100_000),
     help="Shape what each host receives to this many Mbit/s.",
 )
-@click.option("--busy", is_flag=True, help="On each processor another process computes meanwhile.")
+@click.option("--busy", is_flag=True, help="Run another process on each processor meanwhile.")
 @click.option(
     "--topk",
     type=FiniteRange(0, 1, min_open=True),
-    help="Instead, DDP's gradients over HARP: all of them against this ratio of the largest.",
+    help="Instead, compare DDP's exchange of all gradients and of this ratio, the largest.",
 )
 @plot_option
 @lab_options
 @output_option
 def torch(
-    flat: bool, wire: str | None, topk: float | None, plot: Path | None, output: str, **given: Any
+    flat: bool,
+    wire: str | None,
+    topk: float | None,
+    plot: Path | None,
+    output: str,
+    **arguments: Any,
 ) -> None:
     """Compare torch.distributed over HARP and over Gloo.
 
-    Both run in the same processes, alternated; times are medians of the rounds, "speed" is Gloo's
-    time over HARP's, "of NAME" HARP's time over NAME's. Exit code 1 when a result is wrong.
+    Both run in the same processes, alternated. Times are medians of the rounds; "speed" is Gloo's
+    time over HARP's, "of NAME" HARP's time over NAME's. Exit code 1 if a result is wrong.
 
     \b
     harpctl bench torch
@@ -240,9 +249,9 @@ def torch(
     harpctl bench torch --topk 0.01 --mbit 1000
     harpctl bench torch --max-bytes 268435456 --plot torch.png
     """
-    shape = lab_shape(given, given.pop("hosts"))
+    shape = lab_shape(arguments, arguments.pop("hosts"))
     variants = (*(["flat"] if flat else []), *([wire] if wire else []))
-    options = TorchOptions(variants=variants, **given)
+    options = TorchOptions(variants=variants, **arguments)
     runner.check_plot(plot)
     if topk is not None:
         report = run_topk(shape, options, topk, console.say)

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of `harpctl bench torch`, whose rank 0 prints JSON lines.
+"""One rank of `harpctl bench torch`. Rank 0 prints JSON lines.
 
-Without --topk, an operation over Gloo and over HARP in one process, alternated; a line for each
-size, which is that of the blocks of all ranks together.
-Further groups: "flat" runs HARP's ring over all ranks where the second group runs 2D, and a wire
-format's name rounds what hosts send. With --topk, a bucket's exchange and a training over HARP,
-each with all gradients and with the largest.
+Without --topk, an operation alternates between Gloo and HARP in one process. Each line is for a
+size, the sum over the blocks of all ranks. Variants: "flat" runs HARP's ring over all ranks, and a
+wire format rounds the values that hosts send. With --topk, a bucket is exchanged and a model is
+trained over HARP, with all gradients and with the largest.
 """
 
 import argparse
@@ -35,7 +34,7 @@ _STEPS, _WARMUP_STEPS = 150, 40
 
 
 def time_us(group: dist.ProcessGroup | None, work: Callable[[], object], runs: int) -> float:
-    """Mean time of an operation."""
+    """Return the mean time of an operation."""
     dist.barrier(group)
     start = time.perf_counter()
     for _ in range(runs):
@@ -44,22 +43,22 @@ def time_us(group: dist.ProcessGroup | None, work: Callable[[], object], runs: i
 
 
 def ratio(times: list[float], others: list[float]) -> float:
-    """Median over the rounds: each is compared with itself, as the machine's pace changes."""
+    """Return the median of the rounds' ratios: the machine's speed changes between rounds."""
     return statistics.median(time / other for time, other in zip(times, others, strict=True))
 
 
 def prepare(
     operation: str, group: dist.ProcessGroup, size: int
 ) -> tuple[Callable[[], object], Callable[[], bool]]:
-    """An operation, and whether its first run gave the right result."""
+    """Return an operation, and a check of the result of its first run."""
     world, rank = dist.get_world_size(group), dist.get_rank(group)
     count = max(1, size // 4 // (1 if operation == "all_reduce" else world))
     block = torch.arange(count, dtype=torch.float32).remainder_(7)
     mine = block * (rank + 1)
 
-    def of_all(added: int) -> torch.Tensor:
-        """The blocks of all ranks, in their order."""
-        return torch.cat([block * (r + 1) + added for r in range(world)])
+    def of_all(offset: int) -> torch.Tensor:
+        """Return the blocks of all ranks in order, plus an offset."""
+        return torch.cat([block * (r + 1) + offset for r in range(world)])
 
     if operation == "all_reduce":
         return (
@@ -72,7 +71,7 @@ def prepare(
             lambda: dist.all_gather_into_tensor(out, mine, group=group),
             lambda: torch.equal(out, of_all(0)),
         )
-    blocks = torch.cat([mine + to for to in range(world)])
+    blocks = torch.cat([mine + r for r in range(world)])
     if operation == "reduce_scatter":
         own = torch.empty_like(block)
         return (
@@ -89,14 +88,14 @@ def prepare(
 def measure(
     operation: str, groups: dict[str, dist.ProcessGroup], size: int, rounds: int
 ) -> dict[str, Any]:
-    """Times of one size by backend, one for each round."""
+    """Measure one size with each backend; return a row."""
     runs = min(max(_RUNS_MIN, _BYTES_A_ROUND // size), _RUNS_MAX)
     right, works = True, {}
     for name, group in groups.items():  # both, on all ranks
         works[name], is_right = prepare(operation, group, size)
         works[name]()
         right = is_right() and right
-    if operation == "all_reduce":  # sums that grow would be infinite soon
+    if operation == "all_reduce":  # repeated sums would overflow
         data = torch.zeros(max(1, size // 4))
         works = {name: partial(dist.all_reduce, data, group=groups[name]) for name in groups}
 
@@ -132,20 +131,20 @@ def measure(
     return row
 
 
-def operations(given: argparse.Namespace) -> None:
+def operations(arguments: argparse.Namespace) -> None:
     """Measure every size, and print its row."""
     groups = {"gloo": dist.new_group(backend="gloo"), "harp": dist.new_group(backend="harp")}
-    for name in given.variant:
+    for name in arguments.variant:
         wire = None if name == "flat" else name
         if name == "flat":
             os.environ["HARP_COLL_ALGO"] = "ring"
         groups[name] = dist.new_group(backend="harp", pg_options=Options(wire=wire))
         os.environ.pop("HARP_COLL_ALGO", None)
-    for size in given.sizes:
-        row = measure(given.operation, groups, size, given.rounds)
-        rows: list[Any] = [None] * given.ranks
+    for size in arguments.sizes:
+        row = measure(arguments.operation, groups, size, arguments.rounds)
+        rows: list[Any] = [None] * arguments.ranks
         dist.all_gather_object(rows, row)
-        if given.rank == 0:
+        if arguments.rank == 0:
             row["right"] = all(other["right"] for other in rows)
             for key in row:
                 if key.endswith("net_sent_bytes"):
@@ -154,7 +153,7 @@ def operations(given: argparse.Namespace) -> None:
 
 
 def train(share: float | None) -> float:
-    """Mean loss of the last ten steps of the demonstration's training."""
+    """Train the demo's model; return the mean loss of the last ten steps."""
     torch.manual_seed(0)
     model = DistributedDataParallel(ddp.make_model(1024))
     if share is not None:
@@ -176,10 +175,10 @@ def train(share: float | None) -> float:
     return float(mean.item() / dist.get_world_size())
 
 
-def top_k(given: argparse.Namespace) -> None:
+def top_k(arguments: argparse.Namespace) -> None:
     """Measure the exchange of a bucket, and train; print the row."""
     data, parameter = torch.zeros(_BUCKET_ELEMENTS), torch.zeros(_BUCKET_ELEMENTS)
-    # What a hook needs of DDP's bucket.
+    # The methods of DDP's bucket that a hook calls.
     bucket: Any = SimpleNamespace(
         buffer=lambda: data,
         index=lambda: 0,
@@ -187,15 +186,15 @@ def top_k(given: argparse.Namespace) -> None:
         parameters=lambda: [parameter],
         gradients=lambda: [data],
     )
-    hook = hooks.topk(given.topk)
+    hook = hooks.topk(arguments.topk)
     works: dict[str, Callable[[], object]] = {
         "full": lambda: dist.all_reduce(data),
         "topk": lambda: hook(None, bucket).wait(),
-        # What of it is selection, not exchange.
-        "select": lambda: hooks.largest(data, int(_BUCKET_ELEMENTS * given.topk)),
+        # The part of topk that is not exchange.
+        "select": lambda: hooks.largest(data, int(_BUCKET_ELEMENTS * arguments.topk)),
     }
     times: dict[str, list[float]] = {name: [] for name in works}
-    for _ in range(given.rounds):
+    for _ in range(arguments.rounds):
         for name, work in works.items():
             data.normal_()
             times[name].append(time_us(None, work, _BUCKET_RUNS) / 1e3)
@@ -206,9 +205,9 @@ def top_k(given: argparse.Namespace) -> None:
         "faster": ratio(times["full"], times["topk"]),
         "steps": _STEPS,
         "warmup_steps": _WARMUP_STEPS,
-        "loss": {"full": train(None), "topk": train(given.topk)},
+        "loss": {"full": train(None), "topk": train(arguments.topk)},
     }
-    if given.rank == 0:
+    if arguments.rank == 0:
         print(json.dumps(row), flush=True)
 
 
@@ -222,15 +221,15 @@ def main() -> None:
     parser.add_argument("--topk", type=float)
     parser.add_argument("--variant", action="append", default=[])
     parser.add_argument("sizes", type=int, nargs="*")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group(
-        "harp" if given.topk else "gloo",
-        init_method=f"tcp://{given.root}",
-        rank=given.rank,
-        world_size=given.ranks,
+        "harp" if arguments.topk else "gloo",
+        init_method=f"tcp://{arguments.root}",
+        rank=arguments.rank,
+        world_size=arguments.ranks,
     )
-    (top_k if given.topk else operations)(given)
+    (top_k if arguments.topk else operations)(arguments)
     dist.destroy_process_group()
 
 

@@ -3,14 +3,14 @@
 
 Theory of operation
 -------------------
-One host waits (`serve`), the other measures (`measure`). They meet on a TCP connection and prove
-to each other that they know a token, which the waiting host printed: HMAC-SHA256 over both nonces.
-Then the measuring host names one run at a time (a traffic shape, a path, an address for rank 0),
-and each host starts one harp-bench, as rank 0 and rank 1. Paths alternate within a round, since the
-machine's pace and the network's load change within minutes.
+One host waits (`serve`), the other measures (`measure`). They connect by TCP and prove to each
+other that they know a token, which the waiting host printed: HMAC-SHA256 over both nonces. Then the
+measuring host names one run at a time (a traffic shape, a path, an address for rank 0), and each
+host starts one harp-bench, as rank 0 and rank 1. Paths alternate within a round, since the
+machine's speed and the network's load change within minutes.
 
-Messages are JSON objects, one a line, at most LINE_BYTES_MAX. A waiting host runs nothing but
-harp-bench, with shapes and sizes of this file; the peer chooses among them and no more.
+Messages are JSON objects, one on each line of at most LINE_BYTES_MAX. A waiting host runs only
+harp-bench, with shapes and sizes of this file, among which the peer chooses.
 """
 
 import hashlib
@@ -41,8 +41,8 @@ PORT = 7900
 LINE_BYTES_MAX = 1 << 20
 HARP, KERNEL = "xdp", "kernel"  # HARP_PATH of the two paths
 PATHS = (HARP, KERNEL)
-# Messages use HARP lanes only where these are faster by this factor: a comm with both kinds of lane
-# costs part of the gain, and kernel TCP leaves the NIC's queues to other processes.
+# Messages use HARP lanes only if these are faster by this factor: a comm with both kinds of lanes
+# loses part of the gain, and kernel TCP leaves the NIC's queues to other processes.
 MARGIN = 1.1
 MODE_WORDS = {
     "generic copy": "generic-copy",
@@ -68,7 +68,7 @@ SHAPES = {
     )
 }
 
-# Streams at once, for [tuner]: how many pay.
+# For [tuner]: rates of 1 to 8 parallel streams.
 TUNER_SHAPES = {
     shape.name: shape
     for shape in (Shape(f"streams{n}", "bw", (MIB,), channels=n) for n in (1, 2, 8))
@@ -77,25 +77,24 @@ ALL_SHAPES = SHAPES | TUNER_SHAPES
 
 
 def messages(shape: Shape) -> int:
-    """Messages for each size: a ring all-reduce of two ranks sends half of its buffer in each."""
+    """Return the messages of an operation: a ring all-reduce of two ranks sends two halves."""
     return 2 if shape.mode == "allreduce" else 1
 
 
 Times = dict[str, dict[int, list[float]]]  # us, by path and message size, one for each round
 
 
-# ---- Decisions: they use neither a clock nor the machine ----
+# ---- Decisions: functions of the measured times only ----
 def speed_of_harp(times: Times, size: int) -> float:
-    """How many times as fast HARP lanes are as kernel lanes: the median of the rounds' ratios."""
+    """Return the speed of HARP lanes relative to kernel lanes: the median of the rounds' ratios."""
     ratios = np.array(times[KERNEL][size]) / np.array(times[HARP][size])
     return float(np.median(ratios))
 
 
 def harp_up_to(measured: Mapping[str, Times]) -> str:
-    """Return the largest size class of messages (profile.UP_TO) that HARP lanes shall carry.
+    """Return the largest size class of messages (profile.UP_TO) for HARP lanes.
 
-    HARP lanes are faster by MARGIN for every message of that class and of the smaller ones, in
-    every shape that measured it.
+    HARP lanes are faster by MARGIN for all measured sizes of this class and of smaller ones.
     """
     best = "none"
     for name, limit in profile.UP_TO.items():
@@ -112,7 +111,7 @@ def harp_up_to(measured: Mapping[str, Times]) -> str:
 
 
 def rows(measured: Mapping[str, Times]) -> list[dict[str, Any]]:
-    """One row for each shape and message size: medians in us, and the speed of HARP lanes."""
+    """Return a row for each shape and message size: medians in us, and the speed of HARP lanes."""
     return [
         {
             "shape": name,
@@ -126,21 +125,21 @@ def rows(measured: Mapping[str, Times]) -> list[dict[str, Any]]:
     ]
 
 
-def nic_mode(path_words: str) -> str:
-    """The mode of a profile's [[nic]], from the plugin's line about its path."""
+def nic_mode(path_line: str) -> str:
+    """Return the mode of a profile's [[nic]], from the plugin's line about its path."""
     for words, mode in MODE_WORDS.items():
-        if words in path_words:
+        if words in path_line:
             return mode
-    raise HarpError(f"the plugin does not say how it uses the NIC: {path_words!r}")
+    raise HarpError(f"the plugin's log does not name the NIC's mode: {path_line!r}")
 
 
 def _best_us(times: Times, size: int, limit: str) -> float:
-    """Over the lanes that carry messages of that size."""
+    """Return the median over the lanes that carry messages of this size."""
     return float(np.median(times[HARP if size <= profile.UP_TO[limit] else KERNEL][size]))
 
 
 def tuner_times(measured: Mapping[str, Times], limit: str) -> dict[str, Any]:
-    """[tuner] of a profile: latency of a small message, rates by size and by streams in MB/s."""
+    """Return [tuner] of a profile: latency of a small message; MB/s by size and by streams."""
 
     def rate(name: str, size: int) -> int:
         return max(1, round(size / _best_us(measured[name], size, limit)))
@@ -251,13 +250,13 @@ def _free_port(address: str) -> int:
 
 
 def _run(link: Link, shape: Shape, path: str, ifname: str) -> dict[str, Any]:
-    """Make one run as rank 0; return its report."""
+    """Execute one run as rank 0; return its report."""
     address = str(link.sock.getsockname()[0])
     port = _free_port(address)
     with running_rank(0, endpoint(address, port), shape, path, ifname) as own:
         link.send({"run": {"shape": shape.name, "path": path, "port": port}})
         failed = str(link.receive().get("failed") or "")[:500]
-        # The rank that failed first knows the cause; the other one only lost its peer.
+        # Only the rank that failed first knows the cause.
         if failed and own.processes[0].poll() in (None, 0):
             raise HarpError(f"{link.peer}: path {path}: {failed}")
         try:
@@ -275,11 +274,11 @@ def measure(
     advance: Callable[[str], None],
     shapes: Mapping[str, Shape] = SHAPES,
 ) -> tuple[dict[str, Times], str]:
-    """Times of every shape over both paths, and the plugin's line about its AF_XDP path.
+    """Return the times of every shape over both paths, and the plugin's line about its AF_XDP path.
 
-    advance is called before each of `steps(rounds, shapes)` runs with what is run next.
+    advance is called before each of `steps(rounds, shapes)` runs, with the name of the run.
     """
-    words = ""
+    path_line = ""
     measured: dict[str, Times] = {
         name: {path: {size // messages(shape): [] for size in shape.sizes} for path in PATHS}
         for name, shape in shapes.items()
@@ -290,11 +289,11 @@ def measure(
                 advance(f"{name} over {path}")
                 report = _run(link, shape, path, ifname)
                 if path == HARP:
-                    words = path_in_use([str(entry["text"]) for entry in report["log"]])
+                    path_line = path_in_use([str(entry["text"]) for entry in report["log"]])
                 for row in report["results"]:
                     size = int(row["size_bytes"]) // messages(shape)
                     measured[name][path][size].append(time_us(shape.mode, row))
-    return measured, words
+    return measured, path_line
 
 
 def steps(rounds: int, shapes: Mapping[str, Shape] = SHAPES) -> int:
@@ -302,7 +301,7 @@ def steps(rounds: int, shapes: Mapping[str, Shape] = SHAPES) -> int:
 
 
 def connect(host: str, port: int, token: str) -> Link:
-    """Connect to the waiting host. HarpError gives the reason of a failure."""
+    """Connect to the waiting host. HarpError has the reason of a failure."""
     peer = endpoint(host, port)
     try:
         sock = socket.create_connection((host, port), timeout=_PROOF_TIMEOUT_S)
@@ -339,13 +338,13 @@ def write_profile(file: Path, text: str) -> str:
 
 
 def store_profile(file: Path, text: Any, ifname: str, peers: str) -> str:
-    """Store a profile of the measuring host, if it is about what was measured; return its path."""
+    """Store the measuring host's profile, if it is for this NIC and peer; return its path."""
     try:
         entries = profile.parse(str(text))
         for entry in entries:
             if (entry.ifname, entry.peers) != (ifname, peers):
                 raise profile.ProfileError(
-                    f"it is about {entry.ifname}, peers {entry.peers or 'all'}, and {ifname}, peers"
+                    f"it is for {entry.ifname}, peers {entry.peers or 'all'}, and {ifname}, peers"
                     f" {peers} was measured"
                 )
     except profile.ProfileError as error:
@@ -355,7 +354,7 @@ def store_profile(file: Path, text: Any, ifname: str, peers: str) -> str:
 
 
 def _obey(link: Link, ifname: str, peers: str, file: Path, say: Say) -> None:
-    """Run what the measuring host requests, until it sends the profile."""
+    """Execute the runs that the measuring host requests, until it sends the profile."""
     address = str(link.sock.getpeername()[0]).removeprefix("::ffff:")
     while True:
         message = link.receive()
@@ -367,7 +366,7 @@ def _obey(link: Link, ifname: str, peers: str, file: Path, say: Say) -> None:
             raise HarpError(f"{link.peer}: sent neither a run nor a profile")
         shape, path, port = ALL_SHAPES.get(str(run.get("shape"))), run.get("path"), run.get("port")
         if shape is None or path not in PATHS or type(port) is not int or not 1024 <= port < 65536:
-            raise HarpError(f"{link.peer}: asked for a run that this version does not know")
+            raise HarpError(f"{link.peer}: requested a run that this version does not know")
         say(f"{shape.name} over {path}")
         with running_rank(1, endpoint(address, port), shape, path, ifname) as own:
             try:
@@ -378,10 +377,10 @@ def _obey(link: Link, ifname: str, peers: str, file: Path, say: Say) -> None:
 
 
 def serve(listener: socket.socket, token: str, ifname: str | None, file: Path, say: Say) -> None:
-    """Wait for a measuring host that knows the token, and serve it; its profile goes to the file.
+    """Wait for a measuring host that knows the token, serve it, and write its profile to file.
 
-    ifname: of the NIC to measure, if it is not the one towards the peer. A connection that does not
-    prove the token within _PROOF_TIMEOUT_S is closed and named in one line.
+    ifname: the NIC to measure; None: the one towards the peer. A connection that does not prove the
+    token within _PROOF_TIMEOUT_S is closed and reported in one line.
     """
     while True:
         sock, address = listener.accept()
@@ -392,7 +391,7 @@ def serve(listener: socket.socket, token: str, ifname: str | None, file: Path, s
             except HarpError as error:
                 say(f"refused: {error}")
                 continue
-            # The measuring host starts its own rank before it asks for the next run.
+            # The measuring host starts its own rank before it requests the next run.
             sock.settimeout(2 * _RUN_TIMEOUT_S)
             name, peers = interface_of(str(sock.getsockname()[0]).removeprefix("::ffff:"))
             name = ifname or name

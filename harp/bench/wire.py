@@ -30,22 +30,22 @@ _BROADCAST = "ff:ff:ff:ff:ff:ff"
 Command = list[str | Path]
 
 
-# The commands of both ends, by role and the MAC address of the other end. The second is absent
-# where nothing receives.
+# Functions that return the command of an end from its role and the peer's MAC address. The second
+# is None if nothing receives.
 Ends = tuple[Callable[[str, str], Command], Callable[[str, str], Command] | None]
 
 
 def _run_ends(
     team: Team, roles: tuple[str, str], ends: Ends, hosts: Sequence[Host | None]
 ) -> list[dict[str, Any]]:
-    """Run the second end until the first has measured; return the report of each."""
-    to, answering = _BROADCAST, None
+    """Run the second end until the first has measured; return both reports."""
+    to, server = _BROADCAST, None
     if ends[1] is not None:
-        answering = team.start(hosts[1], ends[1](roles[1], _BROADCAST), cpu=1)
+        server = team.start(hosts[1], ends[1](roles[1], _BROADCAST), cpu=1)
         to = team.ready() or to
     team.start(hosts[0], ends[0](roles[0], to), cpu=0).wait()
-    if answering is not None:
-        answering.terminate()
+    if server is not None:
+        server.terminate()
     return [json.loads(text) for text in reversed(team.finish())]
 
 
@@ -84,12 +84,12 @@ def run_xdp(lab: Lab, seconds: int, frame_bytes: int, xdp: str) -> dict[str, Any
 def _port_specs(nic: str, peer: str, folder: Path) -> tuple[str, str]:
     """Return the specifications of the two ports, the generator's first. Empty second: no peer.
 
-    A net_memif port without a given peer gets one, over a socket of this run. Any other port
-    without a peer only sends, and the packets that its driver accepted count.
+    A net_memif port without --peer gets a peer over a socket of this run. Any other port without
+    --peer only sends, and the packets that its driver accepted count.
     """
     for spec in filter(None, (nic, peer)):
         if not spec.startswith(PREFIX):
-            raise HarpError(f"{spec}: want dpdk:DEVICE, such as dpdk:net_memif0", Exit.USAGE)
+            raise HarpError(f"{spec}: not dpdk:DEVICE, such as dpdk:net_memif0", Exit.USAGE)
     device, semicolon, rest = nic.removeprefix(PREFIX).partition(";")
     if peer or not device.startswith("net_memif") or "role=" in device:
         return nic, peer
@@ -101,7 +101,7 @@ def run_dpdk(
     nic: str, peer: str, seconds: int, mtu_bytes: int, frame_bytes: int = 0
 ) -> dict[str, Any]:
     """Measure a stream and, with a peer, round trips: {"stream": ..., "pingpong": ... or None}."""
-    import_module("harp.dpdk")  # or its error, which names what is missing
+    import_module("harp.dpdk")  # its error names what is missing
     size = frame_bytes or mtu_bytes + _ETHERNET_BYTES
     is_large = size > _BUFFER_BYTES
     room = _MEMIF_LARGE_BYTES if is_large else _BUFFER_BYTES
@@ -112,10 +112,9 @@ def run_dpdk(
 
     def end(spec: str, run: dict[str, Any]) -> Callable[[str, str], Command]:
         def command(role: str, to: str) -> Command:
-            mine = {"run": run | {"to": to}} if run else {}
-            words = json.dumps(shared | mine)
-            spec_alone = spec.removeprefix(PREFIX)
-            return [sys.executable, "-m", "harp.dpdk.worker", role, spec_alone, words]
+            options = json.dumps(shared | ({"run": run | {"to": to}} if run else {}))
+            port = spec.removeprefix(PREFIX)
+            return [sys.executable, "-m", "harp.dpdk.worker", role, port, options]
 
         return command
 
@@ -177,8 +176,8 @@ def wire(
 ) -> None:
     """Measure raw AF_XDP frames one way and raw ping-pong, without any stack: the limit.
 
-    With --nic, the same on DPDK: a generator and a sink of harp.dpdk, one process each. The command
-    makes the peer of a net_memif port without a role. Other ports need --peer, or only send.
+    With --nic, measure DPDK: a generator and a sink of harp.dpdk, one process each. The command
+    creates the peer of a net_memif port without a role. Other ports need --peer, or only send.
 
     \b
     harpctl bench wire --mtu 9000 --xdp native
@@ -186,21 +185,21 @@ def wire(
     harpctl bench wire --nic dpdk:0000:01:00.0 --peer dpdk:0000:01:00.1
     """
     shape = lab_shape(lab)
-    words = shape.words
+    title = shape.words
     if nic is not None:
         report = run_dpdk(nic, peer, seconds, shape.mtu_bytes, size or 0)
-        words = f"MTU {shape.mtu_bytes}"
+        title = f"MTU {shape.mtu_bytes}"
     elif peer:
         raise click.UsageError("--peer needs --nic dpdk:SPEC")
     else:
-        with Lab(shape) as made:
-            report = run_xdp(made, seconds, size or 0, xdp)
-    show(report, output, lambda report: _print_wire(report, words))
+        with Lab(shape) as hosts:
+            report = run_xdp(hosts, seconds, size or 0, xdp)
+    show(report, output, lambda report: _print_wire(report, title))
 
 
-def _print_wire(report: dict[str, Any], words: str) -> None:
+def _print_wire(report: dict[str, Any], title: str) -> None:
     stream, ping = report["stream"], report["pingpong"]
-    console.out.print(f"{stream['mode']}, {words}")
+    console.out.print(f"{stream['mode']}, {title}")
     row = {
         "frame B": str(stream["frame_bytes"]),
         "frames/s": f"{stream['frames_per_s']:.0f}",

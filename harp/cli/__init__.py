@@ -17,7 +17,6 @@ from harp import output as console
 from harp.cli.group import Group, first_paragraph
 from harp.closing import unwinding
 from harp.errors import Exit, HarpError
-from harp.output import err
 from harp.standard import open_standard
 
 try:
@@ -62,9 +61,7 @@ def _summary(name: str) -> str:
 
 def _unusable(name: str, error: ImportError) -> click.Command:
     """Return a command that fails: its module could not be imported."""
-    problem = (
-        f"{name} can't be used: {error}; `make build`, or reinstall harp-nccl, brings what it needs"
-    )
+    problem = f"{name} can't be used: {error}; run `make build`, or reinstall harp-nccl"
 
     def fail(**_: object) -> None:
         raise HarpError(problem, Exit.MISSING)
@@ -75,7 +72,7 @@ def _unusable(name: str, error: ImportError) -> click.Command:
 
 
 class Commands(Group):
-    """Imports a command's module on demand: an unusable module leaves the others alone."""
+    """Imports a command's module on demand, so that the others work if one cannot be imported."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted({*COMMANDS, *self.commands})
@@ -117,18 +114,18 @@ def cli() -> None:
     harpctl check eth0               check whether HARP works on this interface
     harpctl config init              write a commented harp.toml
     harpctl start                    start harpd, which leases NIC queues to jobs
-    harpctl status                   what harpd is doing
+    harpctl status                   show harpd's NICs, queues and problems
     harpctl run -- python train.py   run a job over HARP
-    harpctl stats --watch            what HARP's instances do, like top
+    harpctl stats --watch            show jobs and instances, like top
     harpctl demo                     train a model across two hosts made here
-    harpctl bench nccl               HARP and NCCL's own sockets, compared
+    harpctl bench nccl               compare HARP and NCCL's own sockets
     """
 
 
-def _complain(words: str) -> None:
+def _complain(text: str) -> None:
     """Print a line on stderr if stderr can be written."""
     with contextlib.suppress(OSError):
-        err.print(f"harpctl: {words}", markup=False, soft_wrap=True)
+        console.print_line(f"harpctl: {text}", console.err)
 
 
 def _finish(status: int) -> int:
@@ -157,7 +154,7 @@ class _Output(io.FileIO):
 def _run() -> int:
     """Run the command and return its exit code. Every error becomes one line."""
     try:
-        # Not standalone: click hands an Exit's code back instead of exiting.
+        # Not standalone: click returns an Exit's code instead of exiting.
         with unwinding():
             status = cli.main(standalone_mode=False, prog_name="harpctl")
         return status if isinstance(status, int) else Exit.OK
@@ -181,8 +178,8 @@ def _run() -> int:
     except Exception as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(frame.filename).name}:{frame.lineno}"
-        words = f"{type(error).__name__}: {error}".replace("\n", " ")
-        _complain(f"internal error at {place}: {words}; please report it")
+        text = f"{type(error).__name__}: {error}".replace("\n", " ")
+        _complain(f"internal error at {place}: {text}; please report it")
         return Exit.FAILURE
 
 
@@ -190,7 +187,7 @@ def main() -> None:
     """Entry point: errors become one line on stderr and an exit code."""
     open_standard()
     raw = io.BufferedWriter(_Output(1, "w", closefd=False))
-    # Not the encoding's strictness: a locale may lack characters.
+    # A locale may lack characters, so errors are not strict.
     sys.stdout = io.TextIOWrapper(
         raw, sys.stdout.encoding, "backslashreplace", line_buffering=raw.isatty()
     )

@@ -36,25 +36,25 @@ def _title(ifname: str, queue: int) -> str:
     return ifname if ifname.startswith(PORT_PREFIX) else f"{ifname} queue {queue}"
 
 
-def _sections(examined: Report | Examined) -> dict[str, list[Finding]]:
-    if isinstance(examined, Examined):
-        return {_title(examined.ifname, examined.queue): examined.findings}
-    interfaces = {_title(each.ifname, each.queue): each.findings for each in examined.interfaces}
-    return {"this host": examined.host, **interfaces}
+def _sections(result: Report | Examined) -> dict[str, list[Finding]]:
+    if isinstance(result, Examined):
+        return {_title(result.ifname, result.queue): result.findings}
+    interfaces = {_title(nic.ifname, nic.queue): nic.findings for nic in result.interfaces}
+    return {"this host": result.host, **interfaces}
 
 
-def print_check(examined: Report | Examined, verbose: bool) -> None:
-    """Print the verdict, then what is not ok, or everything."""
-    console.print_line(examined.verdict)
-    sections = _sections(examined)
+def print_check(result: Report | Examined, verbose: bool) -> None:
+    """Print the verdict, then the findings: those that are not ok, or all."""
+    console.print_line(result.verdict)
+    sections = _sections(result)
     for title, findings in sections.items():
         table = _table(title, findings, verbose)
         if table is not None:
             console.out.print()
             console.print_whole(table)
-    good = sum(not each.severity for findings in sections.values() for each in findings)
-    if good and not verbose:
-        console.out.print(f"\n{good} checks are ok; --verbose shows them")
+    count = sum(not finding.severity for findings in sections.values() for finding in findings)
+    if count and not verbose:
+        console.out.print(f"\n{count} checks are ok; --verbose shows them")
 
 
 @click.command()
@@ -71,9 +71,9 @@ def print_check(examined: Report | Examined, verbose: bool) -> None:
 def check(interface: str | None, queue: int, verbose: bool, take: bool, output: str) -> None:
     """Check whether HARP works on this host and INTERFACE, and what is missing.
 
-    Without INTERFACE: on every one that is up and has an address, and on the DPDK ports of
-    harp.toml. Attaches nothing and changes nothing. Exit code 0: works; 5: works at a cost; 1:
-    cannot work. docs/check.md lists all checks.
+    Without INTERFACE: check all interfaces that are up and have an address, and the DPDK ports of
+    harp.toml. Changes nothing. Exit code 0: works; 5: works at a cost; 1: cannot work.
+    docs/check.md lists all checks.
 
     \b
     harpctl check
@@ -85,12 +85,12 @@ def check(interface: str | None, queue: int, verbose: bool, take: bool, output: 
     """
     view = View()
     if interface is None:
-        examined: Report | Examined = examine_all(view, queue)
+        result: Report | Examined = examine_all(view, queue)
     else:
-        examined = examine(view, interface, queue, take)
-    show(examined.to_json(), output, lambda _: print_check(examined, verbose))
-    if isinstance(examined, Report) and not examined.interfaces:
+        result = examine(view, interface, queue, take)
+    show(result.to_json(), output, lambda _: print_check(result, verbose))
+    if isinstance(result, Report) and not result.interfaces:
         raise click.exceptions.Exit(Exit.MISSING)
-    if examined.severity:
-        worst = Exit.WARNING if examined.severity == Severity.COSTS else Exit.FAILURE
+    if result.severity:
+        worst = Exit.WARNING if result.severity == Severity.COSTS else Exit.FAILURE
         raise click.exceptions.Exit(worst)

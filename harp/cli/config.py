@@ -11,7 +11,7 @@ import click
 from harp import config as settings
 from harp import files
 from harp import output as console
-from harp.cli.group import Group, suggestion
+from harp.cli.group import Group
 from harp.cli.options import FilePath, complete_key, file_option, output_option
 from harp.config import document, profile, reference, report
 from harp.config.document import ConfigError
@@ -19,6 +19,7 @@ from harp.config.keys import all_keys, tables
 from harp.config.loading import build
 from harp.daemon.client import DaemonClient
 from harp.errors import Exit, HarpError
+from harp.words import plural, suggestion
 
 
 @click.group(cls=Group)
@@ -52,34 +53,34 @@ def _print_rows(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> No
     console.print_whole(console.table("", columns, rows, folded=range(1, len(columns))))
 
 
-def _matches(row: dict[str, Any], wanted: tuple[str, ...]) -> bool:
-    """Tell whether a setting was requested: tcp, tcp.ecn, ecn, HARP_ECN, nic, eth1, eth1.queues."""
+def _matches(row: dict[str, Any], names: tuple[str, ...]) -> bool:
+    """Tell whether a name selects a setting: tcp.ecn, tcp, ecn, HARP_ECN, eth1, eth1.queues."""
     table, _, key = row["key"].partition(".")
-    words = {row["key"], row["variable"], table, key, row["name"]}
+    own = {row["key"], row["variable"], table, key, row["name"]}
     if row["of"]:
-        words |= {row["of"], f"{row['of']}.{key}"}
-    return not wanted or any(word in words for word in wanted)
+        own |= {row["of"], f"{row['of']}.{key}"}
+    return not names or any(name in own for name in names)
 
 
-def _select(found: dict[str, Any], wanted: tuple[str, ...]) -> dict[str, Any]:
-    chosen = [row for row in found["settings"] if _matches(row, wanted)]
-    if wanted and not chosen:
-        key = settings.find(wanted[0])
+def _select(report: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    rows = [row for row in report["settings"] if _matches(row, names)]
+    if names and not rows:
+        key = settings.find(names[0])
         if key is None or key.variable is not None:
-            names = [each.place for each in all_keys()] + [each.key for each in all_keys()]
-            near = suggestion(wanted[0], [*names, *tables()])
+            known = [name for key in all_keys() for name in (key.place, key.key)]
+            near = suggestion(names[0], [*known, *tables()])
             raise HarpError(
-                f"no setting is called {wanted[0]}{near or ';'} "
+                f"no setting is called {names[0]}{near or ';'} "
                 "`harpctl config show --all` lists them",
                 Exit.USAGE,
             )
-    return {**found, "settings": chosen}
+    return {**report, "settings": rows}
 
 
 @config.command()
 @click.argument("keys", metavar="[KEY]...", nargs=-1, shell_complete=complete_key)
 @click.option(
-    "--all", "everything", is_flag=True, help="Also settings of HARP's own build and tests."
+    "--all", "everything", is_flag=True, help="Also show settings of HARP's build and tests."
 )
 @file_option
 @output_option
@@ -94,30 +95,29 @@ def show(keys: tuple[str, ...], everything: bool, file: Path | None, output: str
     harpctl config show tcp HARP_FRAMES
     harpctl config show eth1 -o json
     """
-    found = settings.load(file)
-    _warn(found.warnings)
-    chosen = _select(report.document(found), keys)
+    loaded = settings.load(file)
+    _warn(loaded.warnings)
+    selection = _select(report.document(loaded), keys)
     if output == "json":
-        console.print_json(chosen)
+        console.print_json(selection)
         return
     rows = [
         (row["name"], _shown(row["value"]), row["unit"], _source(row))
-        for row in chosen["settings"]
+        for row in selection["settings"]
         if everything or keys or row["readers"] != ["tool"]
     ]
     _print_rows(("setting", "value", "unit", "source"), rows)
-    named = found["HARP_PROFILE"]
-    if any(row["variable"] in ("HARP_PATH", "HARP_PROFILE") for row in chosen["settings"]):
-        console.print_line(profile.source(str(named or "")))
+    if any(row["variable"] in ("HARP_PATH", "HARP_PROFILE") for row in selection["settings"]):
+        console.print_line(profile.source(str(loaded["HARP_PROFILE"] or "")))
 
 
 @config.command()
 @click.argument("file", required=False, type=FilePath())
 @output_option
 def validate(file: Path | None, output: str) -> None:
-    """Check FILE and name everything that is wrong; exit code 1 when something is.
+    """Check FILE and list all mistakes; exit code 1 if there are any.
 
-    Without FILE: with what is in force here, HARP_* variables included.
+    Without FILE: check the settings that apply here, including HARP_* variables.
 
     \b
     harpctl config validate
@@ -129,9 +129,9 @@ def validate(file: Path | None, output: str) -> None:
     code = Exit.OK
     name = str(file or settings.file_of()[0])
     try:
-        found = settings.load() if file is None else build(document.read(file), {})
-        warnings = found.warnings
-        name = found.file or f"{name} (absent: every default holds)"
+        loaded = settings.load() if file is None else build(document.read(file), {})
+        warnings = loaded.warnings
+        name = loaded.file or f"{name} (absent: all defaults apply)"
     except ConfigError as error:
         problems, code = error.problems, error.code
     if output == "json":
@@ -141,15 +141,13 @@ def validate(file: Path | None, output: str) -> None:
         _warn(warnings)
         for problem in problems:
             console.print_line(str(problem))
-        count = len(problems)
-        verdict = f"{count} problem{'s' * (count != 1)}" if count else f"{name}: good"
-        console.print_line(verdict)
+        console.print_line(plural(len(problems), "problem") if problems else f"{name}: good")
     if code:
         raise click.exceptions.Exit(code)
 
 
 @config.command()
-@click.option("--force", is_flag=True, help="Replace a file that is there.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 @click.option(
     "--file",
     "target",
@@ -186,19 +184,20 @@ def init(force: bool, target: Path | None, output: str) -> None:
 
 
 def _against_running(file: Path | None) -> list[dict[str, Any]]:
-    """Compare what harpd uses with the file alone: harpd has an environment of its own."""
+    """Compare harpd's settings with those of the file, without this process's environment."""
     with DaemonClient(settings.load(file).daemon.socket_path) as client:
         in_force = client.query("config")
-    path, named = settings.file_of()
-    alone = settings.load(file or (path if named else None), {})
-    return report.against(in_force, report.document(alone))
+    path, is_named = settings.file_of()
+    of_file = settings.load(file or (path if is_named else None), {})
+    return report.against(in_force, report.document(of_file))
 
 
-def _after(row: dict[str, Any]) -> str:
+def _needed_change(row: dict[str, Any]) -> str:
+    """Return what makes harpd use the file's value."""
     if row["source"] in ("environment", "command line"):
         return "harpd's environment"
-    comes_live = row["other"] is not None or row["key"].startswith("dpdk ")
-    return "reload" if row["live"] and comes_live else "restart"
+    is_live = row["live"] and (row["other"] is not None or row["key"].startswith("dpdk "))
+    return "reload" if is_live else "restart"
 
 
 @config.command()
@@ -206,10 +205,10 @@ def _after(row: dict[str, Any]) -> str:
 @file_option
 @output_option
 def diff(running: bool, file: Path | None, output: str) -> None:
-    """Show what is not the default, and where it was set. The exit code is 0 either way.
+    """Show settings that differ from their defaults, and their sources. The exit code is 0.
 
-    With --running: settings of which harpd uses another value than the file has, and what changes
-    that: a reload, a restart, or another environment of harpd.
+    With --running: show settings for which harpd's value differs from the file's, and what applies
+    the file's value: a reload, a restart, or a change of harpd's environment.
 
     \b
     harpctl config diff
@@ -218,29 +217,31 @@ def diff(running: bool, file: Path | None, output: str) -> None:
     """
     if running:
         rows = _against_running(file)
-        names = ("setting", "harpd has", "the file has", "it takes")
-        cells = [(r["key"], _shown(r["value"]), _shown(r["other"]), _after(r)) for r in rows]
+        columns = ("setting", "harpd has", "the file has", "it takes")
+        cells = [
+            (r["key"], _shown(r["value"]), _shown(r["other"]), _needed_change(r)) for r in rows
+        ]
     else:
-        found = settings.load(file)
-        _warn(found.warnings)
-        rows = report.against_defaults(report.document(found))
-        names = ("setting", "value", "default", "source")
+        loaded = settings.load(file)
+        _warn(loaded.warnings)
+        rows = report.against_defaults(report.document(loaded))
+        columns = ("setting", "value", "default", "source")
         cells = [(r["key"], _shown(r["value"]), _shown(r["other"]), _source(r)) for r in rows]
     if output == "json":
         console.print_json({"running": running, "differences": rows})
     elif rows:
-        _print_rows(names, cells)
+        _print_rows(columns, cells)
     else:
-        what = "harpd uses what the file has" if running else "every setting has its default"
-        console.out.print(f"nothing: {what}")
+        text = "harpd uses the file's values" if running else "every setting has its default"
+        console.out.print(f"no difference: {text}")
 
 
 @config.command()
 @file_option
 def reload(file: Path | None) -> None:
-    """Reload the running harpd's file, and list what waits for a restart.
+    """Make harpd reload its file, and list the settings that wait for a restart.
 
-    The same as SIGHUP to harpd (systemctl reload harpd), with an answer. A file with a mistake
+    Like SIGHUP to harpd (systemctl reload harpd), but reports the result. A file with a mistake
     changes nothing; exit code 1.
 
     \b
@@ -249,8 +250,8 @@ def reload(file: Path | None) -> None:
     with DaemonClient(settings.load(file).daemon.socket_path) as client:
         problem = client.query("reload")["problem"]
     if problem:
-        raise HarpError(f"harpd stays as it was: {problem}")
-    waiting = [row for row in _against_running(file) if _after(row) == "restart"]
+        raise HarpError(f"harpd keeps its configuration: {problem}")
+    waiting = [row for row in _against_running(file) if _needed_change(row) == "restart"]
     console.out.print("harpd has reloaded its harp.toml")
     for row in waiting:
         console.print_line(f"{row['key']} waits for `harpctl restart`")

@@ -24,6 +24,7 @@ from harp.daemon import rundir
 from harp.daemon.client import DaemonClient, SilentDaemonError, understood
 from harp.errors import Exit, HarpError
 from harp.waiting import readable
+from harp.words import plural
 
 START_S, STOP_S = 60.0, 30.0
 
@@ -36,21 +37,14 @@ def _running(file: Path | None) -> DaemonClient | None:
     """Return a connection; None if no harpd runs."""
     try:
         return _connect(file)
-    except SilentDaemonError:
-        raise
     except HarpError as error:
-        if error.code is Exit.NOT_RUNNING:
-            return None
-        raise
+        if isinstance(error, SilentDaemonError) or error.code is not Exit.NOT_RUNNING:
+            raise
+        return None
 
 
 def _age(seconds: float) -> str:
     return str(timedelta(seconds=int(seconds)))
-
-
-def _leases(status: dict[str, Any]) -> str:
-    count = status["leases"]
-    return f"{count} lease{'' if count == 1 else 's'}"
 
 
 def _command(file: Path | None, log: Path | None) -> list[str]:
@@ -63,20 +57,20 @@ def _command(file: Path | None, log: Path | None) -> list[str]:
 
 
 def _wait_ready(process: subprocess.Popen[str], ready: socket.socket) -> None:
-    """Wait until harpd sends READY=1; HarpError with its message when it ends before."""
+    """Wait until harpd sends READY=1; HarpError with its message if it ends before that."""
     assert process.stderr is not None
     deadline = time.monotonic() + START_S
     pidfd = os.pidfd_open(process.pid)
     try:
         while True:
             left_s = deadline - time.monotonic()
-            found = readable([ready.fileno(), pidfd], left_s)
-            if ready.fileno() in found:
+            fds = readable([ready.fileno(), pidfd], left_s)
+            if ready.fileno() in fds:
                 if b"READY=1" in ready.recv(4096).split(b"\n"):
                     return
-            elif pidfd in found:
-                words = process.stderr.read().strip() or "harpd ended without a message"
-                line = words.splitlines()[-1].removeprefix("harpd: ")
+            elif pidfd in fds:
+                text = process.stderr.read().strip() or "harpd ended without a message"
+                line = text.splitlines()[-1].removeprefix("harpd: ")
                 raise HarpError(line, Exit(process.wait() or Exit.FAILURE))
             elif left_s <= 0:
                 process.kill()
@@ -103,7 +97,7 @@ def _start_in_background(file: Path | None) -> int:
         )
         try:
             _wait_ready(process, ready)
-        except BaseException:  # Ctrl-C, too: harpd must not stay behind
+        except BaseException:  # including Ctrl-C: harpd must not keep running
             process.terminate()
             process.wait(STOP_S)
             raise
@@ -143,7 +137,7 @@ def start(file: Path | None, foreground: bool) -> None:
                 console.print_line(problem, console.err)
 
 
-def _what(lease: dict[str, Any]) -> str:
+def _device(lease: dict[str, Any]) -> str:
     if lease.get("device"):
         return f"DPDK port {lease['ifname']}"
     return f"{lease['ifname']} queue {lease['queue']}"
@@ -151,12 +145,12 @@ def _what(lease: dict[str, Any]) -> str:
 
 def _owners(instances: list[dict[str, Any]]) -> str:
     return ", ".join(
-        f"process {each['pid']} ({each['label']}) on {_what(each)}" for each in instances
+        f"process {lease['pid']} ({lease['label']}) on {_device(lease)}" for lease in instances
     )
 
 
 def _clean_up(file: Path | None, force: bool) -> bool:
-    """Clean up after a dead harpd. False if there is nothing that this user may remove."""
+    """Clean up after a dead harpd; return False if there is nothing that this user may remove."""
     if os.geteuid() != 0:
         return False
     from harp import _host, _paths
@@ -172,10 +166,10 @@ def _clean_up(file: Path | None, force: bool) -> bool:
 
 @click.command()
 @file_option
-@click.option("--force", is_flag=True, help="Take the queues away from jobs that still run.")
+@click.option("--force", is_flag=True, help="Stop although jobs use queues, and take these away.")
 @understood()
 def stop(file: Path | None, force: bool) -> None:
-    """Stop harpd and restore the NICs as they were.
+    """Stop harpd and undo its changes of the NICs.
 
     Refused (exit code 6) while jobs have leases, because they would lose their connections. To
     change harpd under running jobs, use `harpctl restart`. After a crash of harpd, `stop` removes
@@ -189,7 +183,7 @@ def stop(file: Path | None, force: bool) -> None:
     client = _running(file)
     if client is None:
         if not _clean_up(file, force):
-            raise HarpError("no harpd runs, and none left anything behind", Exit.NOT_RUNNING)
+            raise HarpError("no harpd runs, and there is nothing to clean up", Exit.NOT_RUNNING)
         return
     with client:
         pid = int(client.query("status")["pid"])
@@ -214,8 +208,8 @@ def stop(file: Path | None, force: bool) -> None:
             os.close(pidfd)
     if client.path.exists() and not rundir.answers(client.path):
         raise HarpError(
-            f"harpd has ended and left {client.path} behind: its log says why; `harpctl stop` once "
-            "more takes back what it left"
+            f"harpd has ended and left {client.path} behind: its log has the reason; run "
+            "`harpctl stop` again to clean up"
         )
     console.print_line("harpd has stopped")
 
@@ -229,7 +223,7 @@ def _wait_for_restart(file: Path | None, since_s: float) -> dict[str, Any]:
             raise HarpError("harpd did not come back; see its log", Exit.NOT_RUNNING)
         with client:
             status: dict[str, Any] = client.query("status")
-        if status["since_s"] != since_s:  # not later if the clock was set back
+        if status["since_s"] != since_s:  # may be earlier: the clock may have been set back
             return status
     raise HarpError(f"harpd has not restarted after {START_S:.0f} s; see its log")
 
@@ -254,8 +248,10 @@ def restart(file: Path | None) -> None:
     with client:
         answer = client.query("restart")
     status = _wait_for_restart(file, float(answer["since_s"]))
-    words = f"{_leases(status)} taken over"
-    console.print_line(f"harpd {status['version']} restarted (process {status['pid']}), {words}")
+    leases = plural(status["leases"], "lease")
+    console.print_line(
+        f"harpd {status['version']} restarted (process {status['pid']}), {leases} taken over"
+    )
 
 
 def _nic_row(nic: dict[str, Any]) -> list[object]:
@@ -309,28 +305,28 @@ def _nic_notes(nic: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def _status_view(found: dict[str, Any]) -> Group:
+def _status_view(status: dict[str, Any]) -> Group:
     head = (
-        f"{found['daemon']} {found['version']}, process {found['pid']}, up "
-        f"{_age(found['uptime_s'])}, {_leases(found)}, on {found['socket']}"
+        f"{status['daemon']} {status['version']}, process {status['pid']}, up "
+        f"{_age(status['uptime_s'])}, {plural(status['leases'], 'lease')}, on {status['socket']}"
     )
     columns = (
         *("NIC", "state", "XDP", "queues", "leased", "free", "RSS", "ports each"),
         *("rss_mismatch", "addresses"),
     )
-    nics = console.table("", columns, [_nic_row(nic) for nic in found["nics"]])
+    nics = console.table("", columns, [_nic_row(nic) for nic in status["nics"]])
     parts: list[RenderableType] = [Text(head), nics]
-    ports = found.get("dpdk", [])
+    ports = status.get("dpdk", [])
     if ports:
         names = ("DPDK port", "state", "device", "queues", "holder", "addresses")
         parts.append(console.table("", names, _port_rows(ports)))
         parts += [Text(f"{port['name']}: {port['problem']}") for port in ports if port["problem"]]
-    parts += [Text(note) for nic in found["nics"] for note in _nic_notes(nic)]
-    if found["state"] != "good":
+    parts += [Text(note) for nic in status["nics"] for note in _nic_notes(nic)]
+    if status["state"] != "good":
         parts.append(
             Text(
-                f"{found['run_dir']}/state.json can't be written: {found['state']}; until it can, "
-                "the next harpd would not know of the leases made now"
+                f"{status['run_dir']}/state.json can't be written: {status['state']}; until it "
+                "can, a restarted harpd loses the leases granted now"
             )
         )
     return Group(*parts)
@@ -360,7 +356,7 @@ def status(file: Path | None, interval: float, watch: bool, output: str) -> None
 
     if watch:
         repeat(look, _status_view, interval, output == "json")
-    show(look(), output, lambda found: console.print_whole(_status_view(found)))
+    show(look(), output, lambda document: console.print_whole(_status_view(document)))
 
 
 @click.command()
@@ -375,23 +371,23 @@ def instances(file: Path | None, output: str) -> None:
     harpctl instances -o json
     """
     with _connect(file) as client:
-        found = client.query("instances")
+        leases = client.query("instances")
     if output == "json":
-        console.print_json(found)
+        console.print_json(leases)
         return
     columns = ("NIC", "queue", "ports", "process", "user", "age", "job", "remarks")
     rows = [
         (
-            each["ifname"],
-            f"all ({each['queues']})" if each.get("device") else each["queue"],
-            f"{each['ports'][0]}-{each['ports'][1]}" if each["ports"] else "all",
-            each["pid"],
-            each["uid"],
-            _age(each["age_s"]),
-            each["label"],
-            "; ".join(each["marks"]) or "-",
+            lease["ifname"],
+            f"all ({lease['queues']})" if lease.get("device") else lease["queue"],
+            f"{lease['ports'][0]}-{lease['ports'][1]}" if lease["ports"] else "all",
+            lease["pid"],
+            lease["uid"],
+            _age(lease["age_s"]),
+            lease["label"],
+            "; ".join(lease["marks"]) or "-",
         )
-        for each in found["instances"]
+        for lease in leases["instances"]
     ]
     if not rows:
         console.out.print("no leases")

@@ -22,7 +22,7 @@ from harp.output import out
 @click.option(
     "--daemon",
     is_flag=True,
-    help="A harpd on each host; the ranks run as user nobody in containers that have its socket.",
+    help="Run a harpd on each host, and the ranks as user nobody in containers with its socket.",
 )
 @nic_option
 @click.option("--epochs", type=click.IntRange(1, 1000), default=20, help="Epochs to train.")
@@ -45,11 +45,11 @@ from harp.output import out
 @lab_options
 @plugin_option
 @output_option
-def demo(hosts: int, is_torch: bool, path: str | None, output: str, **given: Any) -> None:
+def demo(hosts: int, is_torch: bool, path: str | None, output: str, **arguments: Any) -> None:
     """Train a small neural network across hosts made on this machine. Needs root.
 
-    Every gradient is all-reduced through the plugin. Ends by comparing the weights with a
-    single-process run over the same batches; exit code 1 when they disagree.
+    Every gradient is all-reduced through the plugin. At the end, compares the weights with those of
+    a single-process run over the same batches; exit code 1 if they disagree.
 
     \b
     harpctl demo
@@ -61,27 +61,29 @@ def demo(hosts: int, is_torch: bool, path: str | None, output: str, **given: Any
     harpctl demo --path kernel -o json
     harpctl demo --torch --epochs 3
     """
-    shape = lab_shape(given, hosts)
-    epochs, nic, ranks_per_host = given["epochs"], given["nic"], given["ranks_per_host"]
+    shape = lab_shape(arguments, hosts)
+    epochs, nic, ranks_per_host = arguments["epochs"], arguments["nic"], arguments["ranks_per_host"]
     if is_torch:
-        others = given["daemon"] or given["baseline"] or given["plugin"]
+        others = arguments["daemon"] or arguments["baseline"] or arguments["plugin"]
         if others or ranks_per_host > 1 or nic == memif.NIC:
-            raise click.UsageError("--torch goes with --hosts, --epochs, --path and the lab's only")
+            raise click.UsageError(
+                "--torch accepts --hosts, --epochs, --path, --mtu, --offload and --ipv6 only"
+            )
         from harp.demo import torch_run
 
-        found = torch_run.run(shape, epochs, path or "auto")
-        show(found, output, torch_run.print_report, is_good=found["agree"])
+        report = torch_run.run(shape, epochs, path or "auto")
+        show(report, output, torch_run.print_report, is_good=report["agree"])
         return
     from harp.demo import run  # Import late: numpy takes 0.1 s.
 
     path = path or ("auto" if nic == memif.NIC else "xdp")
-    given["daemon"] = given["daemon"] or ranks_per_host > 1
-    options = run.DemoOptions(shape, path=path, **given)
+    arguments["daemon"] = arguments["daemon"] or ranks_per_host > 1
+    options = run.DemoOptions(shape, path=path, **arguments)
     if output != "json":
         ranks = f" with {ranks_per_host} ranks each" if ranks_per_host > 1 else ""
         daemons = ", harpd on each, ranks without privileges" if options.daemon else ""
-        way = "DPDK ports joined by memif" if nic == memif.NIC else f"path {path}"
-        words = f"{hosts} hosts{ranks} on this machine, {shape.words}, {way}{daemons}"
-        out.print(words, soft_wrap=True)
+        network = "DPDK ports joined by memif" if nic == memif.NIC else f"path {path}"
+        text = f"{hosts} hosts{ranks} on this machine, {shape.words}, {network}{daemons}"
+        out.print(text, soft_wrap=True)
     report = run.run(options, run.print_epoch if output != "json" else lambda _: None)
     show(report, output, run.print_report, is_good=report["verdict"]["agree"])

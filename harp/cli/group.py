@@ -1,17 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A click group whose help cuts nothing, and which suggests a command for a mistyped one."""
-
-from collections.abc import Iterable
+"""A click group with untruncated help, which suggests a command for a mistyped one."""
 
 import click
 
-from harp.words import nearest
-
-
-def suggestion(word: str, words: Iterable[str]) -> str:
-    """Return "; did you mean WORD?" for the nearest of the words; empty when none is near."""
-    near = nearest(word, words)
-    return f"; did you mean {near}?" if near else ""
+from harp.words import suggestion
 
 
 def first_paragraph(text: str) -> str:
@@ -19,7 +11,7 @@ def first_paragraph(text: str) -> str:
 
 
 class Group(click.Group):
-    """A group of commands. Its commands are its own, or those that a subclass imports lazily."""
+    """A group of commands, which are registered with it or imported lazily by a subclass."""
 
     def summary(self, ctx: click.Context, name: str) -> str:
         command = self.get_command(ctx, name)

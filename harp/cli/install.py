@@ -11,12 +11,13 @@ from harp import __version__
 from harp import install as installation
 from harp import output as console
 from harp.cli.options import FilePath
+from harp.words import plural
 
 _prefix_option = click.option(
     "--prefix",
     metavar="DIR",
     type=FilePath(file_okay=False),
-    help="Put everything below DIR, and change nothing else. Default: /usr/local, the loader's "
+    help="Install everything below DIR, and change nothing else. Default: /usr/local, the loader's "
     "cache, and /etc.",
 )
 
@@ -61,16 +62,16 @@ def _print_next(place: installation.Place) -> None:
 @click.option(
     "--default-name/--no-default-name",
     default=None,
-    help="Also call the plugin libnccl-net.so, which NCCL loads when no plugin is named (default).",
+    help="Also link the plugin as libnccl-net.so, NCCL's default plugin (default).",
 )
 def install(
     prefix: Path | None, systemd: bool | None, nccl_conf: bool | None, default_name: bool | None
 ) -> None:
     """Install the plugin where NCCL finds it by name; commands, manual pages, completion.
 
-    Run it again to upgrade, downgrade or change options; options that are not given stay as they
-    were. It replaces only files that it wrote and that are unchanged since. Otherwise it changes
-    nothing. `harpctl uninstall` removes them.
+    Run it again to upgrade, downgrade or change options; omitted options keep their values. It
+    replaces only files that it wrote and that are unchanged since. Otherwise it changes nothing.
+    `harpctl uninstall` removes them.
 
     \b
     harpctl install
@@ -87,7 +88,7 @@ def install(
     elif before and before != __version__:
         console.print_line(f"HARP {__version__} is installed in {place.base}, in place of {before}")
     else:
-        counts = f"{len(changes.written)} files written, {len(changes.removed)} removed"
+        counts = f"{plural(len(changes.written), 'file')} written, {len(changes.removed)} removed"
         console.print_line(f"HARP {__version__} is installed in {place.base}: {counts}")
     _print_next(place)
 
@@ -95,7 +96,7 @@ def install(
 @click.command()
 @_prefix_option
 def uninstall(prefix: Path | None) -> None:
-    """Remove what `harpctl install` wrote. Files that were changed since are kept and named.
+    """Remove what `harpctl install` wrote. Files that were changed since are kept and listed.
 
     \b
     harpctl uninstall
@@ -104,4 +105,5 @@ def uninstall(prefix: Path | None) -> None:
     changes = installation.uninstall(_place(prefix))
     for path in changes.kept:
         console.print_line(f"{path} was changed since and is kept")
-    console.print_line(f"HARP {changes.old_version} is removed: {len(changes.removed)} files")
+    counts = plural(len(changes.removed), "file")
+    console.print_line(f"HARP {changes.old_version} is removed: {counts}")

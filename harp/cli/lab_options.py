@@ -21,7 +21,7 @@ nic_option = click.option(
     "--nic",
     type=click.Choice(["veth", memif.NIC]),
     default="veth",
-    help=f"{memif.NIC}: a DPDK port in each rank, joined by shared memory; for two hosts.",
+    help=f"{memif.NIC}: a DPDK port in each rank, joined by shared memory; two hosts only.",
 )
 hosts_option = click.option("--hosts", type=click.IntRange(2, 4), default=2, help="Test hosts.")
 channels_option = click.option(
@@ -50,20 +50,21 @@ def rounds_option(rounds: int) -> Callable[..., Any]:
 
 
 def lab_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--mtu, --offload and --ipv6 of the test hosts."""
+    """Add --mtu, --offload and --ipv6 of the test hosts."""
     offload = click.option(
         "--offload",
         type=click.Choice(["on", "off"]),
         default="on",
         help="Segmentation, GRO and checksum offloads of the veth devices.",
     )
-    mtu = click.option("--mtu", type=type_mtu, default=1500, help="Of every interface, bytes.")
+    mtu = click.option("--mtu", type=type_mtu, default=1500, help="MTU of every interface, bytes.")
     return mtu(offload(ipv6_option(command)))
 
 
-def lab_shape(given: dict[str, Any], hosts: int = 2) -> LabOptions:
-    """Build LabOptions from those options and remove them from given."""
-    return LabOptions(hosts, given.pop("mtu"), given.pop("offload") == "on", ipv6=given.pop("ipv6"))
+def lab_shape(options: dict[str, Any], hosts: int = 2) -> LabOptions:
+    """Remove the options of lab_options() and return them as LabOptions."""
+    mtu, offload, ipv6 = (options.pop(name) for name in ("mtu", "offload", "ipv6"))
+    return LabOptions(hosts, mtu, offload == "on", ipv6=ipv6)
 
 
 VERDICT = {True: "met", False: "MISSED"}  # of a goal

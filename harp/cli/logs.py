@@ -12,6 +12,7 @@ import click
 from harp import config as settings
 from harp.cli.options import file_option
 from harp.errors import Exit, HarpError
+from harp.files import NOT_REGULAR
 
 LOG_NAME = "harpd.log"
 UNIT = "harpd"
@@ -38,12 +39,12 @@ def _has_journal() -> bool:
 def _check(path: Path) -> None:
     if not path.exists():
         raise HarpError(
-            f"no log: neither {path} nor the journal of the systemd unit {UNIT} is there; "
+            f"no log: neither {path} nor a journal of the systemd unit {UNIT} exists; "
             "`harpctl start` starts harpd with a log",
             Exit.MISSING,
         )
     if not path.is_file():
-        raise HarpError(f"{path} is no regular file; `harpctl start` replaces it")
+        raise HarpError(f"{path} {NOT_REGULAR}; `harpctl start` replaces it")
     if not os.access(path, os.R_OK):
         raise HarpError(f"{path} can't be read by this user; run as root", Exit.PRIVILEGE)
 
@@ -64,7 +65,7 @@ def log_tail(path: Path, lines: int) -> str:
 def logs(file: Path | None, lines: int, follow: bool) -> None:
     """Print harpd's log.
 
-    It is harpd.log in run_dir where `harpctl start` started harpd, else the systemd journal.
+    The log is harpd.log in run_dir if `harpctl start` started harpd, else the systemd journal.
 
     \b
     harpctl logs

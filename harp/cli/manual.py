@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpctl man and completion: manual pages, from the commands and the list of keys, and scripts."""
+"""harpctl man and completion: manual pages, from the commands and settings, and shell scripts."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -54,7 +54,7 @@ def _see_also(*names: str) -> Iterator[str]:
 
 
 def _help(text: str) -> Iterator[str]:
-    """Format a command's help: paragraphs, and those that click keeps as they are as examples."""
+    """Format a command's help: paragraphs, and as examples those that click does not wrap."""
     for paragraph in text.split("\n\n"):
         lines = [line.strip() for line in paragraph.strip().splitlines()]
         if lines and lines[0] == "\b":
@@ -175,7 +175,7 @@ def _harpd() -> Iterator[str]:
     yield from _head("harpd", "prepares NICs and leases their queues to jobs")
     yield ".SH DESCRIPTION"
     yield escape(
-        "One per host, started by `harpctl start` or systemd (harpd.service). It prepares each "
+        "harpd runs once per host, started by `harpctl start` or systemd. It prepares each "
         "[[nic]] of harp.toml and remembers what it changed, loads and pins the XDP program, "
         "and leases queues, frames and ports to jobs over its socket, so that a job needs no "
         "privilege. It restores the NICs when it stops."
@@ -254,7 +254,7 @@ def completion(ctx: click.Context, shell: str) -> None:
     "--directory",
     metavar="DIR",
     type=FilePath(),
-    help="Write all pages there, ready for man -M: man1/harpctl.1 and so on.",
+    help="Write all pages below DIR, for man -M: man1/harpctl.1 and so on.",
 )
 def man(name: str, directory: Path | None) -> None:
     """Print a manual page, or write all of them.

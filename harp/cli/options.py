@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several commands share: options, completion of values, --watch. Options of test hosts are in
+"""Shared by several commands: options, completion of values, --watch. Options of test hosts are in
 lab_options.py.
 """
 
@@ -30,12 +30,12 @@ class FiniteRange(click.FloatRange):
     ) -> float:
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
-            self.fail(f"{value!r} is no finite number", param, ctx)
+            self.fail(f"{value!r} is not a finite number", param, ctx)
         return number
 
 
 class FilePath(click.Path):  # type: ignore[type-arg,unused-ignore]
-    """A path as pathlib.Path. An empty one is an error: the shell variable was not set."""
+    """A path as pathlib.Path. An empty one is an error: a shell variable may be unset."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(path_type=Path, **options)
@@ -60,14 +60,14 @@ output_option = click.option(
     "--output",
     type=click.Choice(["table", "json"]),
     default="table",
-    help="For people, or one JSON document for scripts.",
+    help="A table for people, or one JSON document for scripts.",
 )
 
 
 def show(
     report: Any, output: str, print_table: Callable[[Any], None], *, is_good: bool = True
 ) -> None:
-    """Print the report as JSON, or by print_table; exit code 1 when it is not good."""
+    """Print the report as JSON, or by print_table; exit code 1 if it is not good."""
     if output == "json":
         console.print_json(report)
     else:
@@ -113,8 +113,8 @@ def complete_assignment(
         items = complete_key(ctx, param, name)
         return [CompletionItem(f"{item.value}=") for item in items if find(item.value)]
     key = find(name)
-    words = ("true", "false") if key and key.type is Type.BOOL else key.words if key else ()
-    return _starting({f"{name}={word}": "" for word in words}, incomplete)
+    values = ("true", "false") if key and key.type is Type.BOOL else key.choices if key else ()
+    return _starting({f"{name}={word}": "" for word in values}, incomplete)
 
 
 def complete_pid(
@@ -126,8 +126,8 @@ def complete_pid(
 
     names: dict[str, str] = {}
     with contextlib.suppress(HarpError, OSError), understood():
-        seen = Source().look(flows=False)
-        names = {str(each["pid"]): each["comm"] for each in (*seen["instances"], *seen["jobs"])}
+        host = Source().look(flows=False)
+        names = {str(page["pid"]): page["comm"] for page in (*host["instances"], *host["jobs"])}
     return _starting(names, incomplete)
 
 
@@ -139,13 +139,13 @@ interval_option = click.option(
     "--interval",
     type=FiniteRange(0.05),
     default=1.0,
-    help="Seconds from one look to the next, with --watch.",
+    help="Seconds between two readings, with --watch.",
 )
 watch_option = click.option("--watch", "-w", is_flag=True, help="Repeat until Ctrl-C.")
 
 
 def _ticks(interval_s: float) -> Iterator[None]:
-    """Yield at once, then every interval_s seconds, whatever time each step takes."""
+    """Yield at once, then every interval_s seconds, however long each step takes."""
     due = time.monotonic()
     while True:
         yield
@@ -159,7 +159,7 @@ def watch(
     interval_s: float,
     as_json: bool = False,
 ) -> None:
-    """Show look()'s result until an exception ends it; as_json: a line each, with its time."""
+    """Show look()'s result repeatedly, until an exception; as_json: as lines with the time."""
     if as_json:
         for _ in _ticks(interval_s):
             json.dump({"time_s": time.time(), **look()}, sys.stdout)

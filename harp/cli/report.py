@@ -78,8 +78,8 @@ def write_report(path: Path) -> dict[str, str]:
 def report(file: Path | None) -> None:
     """Write one archive for a bug report: check, settings, status, versions, log; no secrets.
 
-    FILE is harp-report-HOST-TIME.tar.gz by default. Run it as root, or processes of other users
-    and harpd's log are left out.
+    FILE is harp-report-HOST-TIME.tar.gz by default. Without root, processes of other users and
+    harpd's log are left out.
 
     \b
     harpctl report

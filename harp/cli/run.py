@@ -23,39 +23,39 @@ from harp.errors import Exit, HarpError
 
 
 def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--set, --file, --plugin, --trace and --capture."""
-    traced = click.option(
+    """Add --set, --file, --plugin, --trace and --capture."""
+    trace = click.option(
         "--trace",
         metavar="DIR",
         type=FilePath(),
         help="Trace the job's network events to this directory, for `harpctl trace`.",
     )
-    captured = click.option(
+    capture = click.option(
         "--capture",
         metavar="DIR",
         type=FilePath(),
         help="Write the headers of HARP's newest packets to this directory, as pcapng files.",
     )
-    given = click.option(
+    assignments = click.option(
         "--set",
         "-s",
         "assignments",
         metavar="KEY=VALUE",
         multiple=True,
         shell_complete=complete_assignment,
-        help="A setting, by key (tcp.ecn) or variable (HARP_ECN); overrides environment and file.",
+        help="Set a key (tcp.ecn) or variable (HARP_ECN); overrides environment and file.",
     )
-    return given(file_option(plugin_option(traced(captured(command)))))
+    return assignments(file_option(plugin_option(trace(capture(command)))))
 
 
 def _assignments(texts: tuple[str, ...]) -> dict[str, str]:
-    found = {}
+    result = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--set")
-        found[name] = value
-    return found
+        result[name] = value
+    return result
 
 
 def job_variables(
@@ -65,22 +65,22 @@ def job_variables(
     trace: Path | None,
     capture: Path | None,
 ) -> dict[str, str]:
-    """Return what a job needs in its environment beyond what is there."""
-    given = _assignments(assignments)
+    """Return the variables to add to a job's environment."""
+    cli_settings = _assignments(assignments)
     for name, directory in (("HARP_TRACE", trace), ("HARP_CAPTURE", capture)):
         if directory is not None:
             with files.writing(directory):
                 directory.mkdir(parents=True, exist_ok=True)
-            given[name] = str(directory.absolute())  # the job may start elsewhere
+            cli_settings[name] = str(directory.absolute())  # the job may change directory
     try:
-        found = settings.load(file, settings=given)
+        config = settings.load(file, settings=cli_settings)
     except ConfigError as error:
         if all(problem.place == COMMAND_LINE for problem in error.problems):
             raise ConfigError(error.problems, Exit.USAGE) from None
         raise
-    for warning in found.warnings:
+    for warning in config.warnings:
         console.print_line(f"harpctl: warning: {warning}", console.err)
-    return jobs.variables(found, _paths.plugin(plugin).resolve(), os.environ)
+    return jobs.variables(config, _paths.plugin(plugin).resolve(), os.environ)
 
 
 @click.command()
@@ -92,23 +92,23 @@ def job_variables(
     default="shell",
     help="Lines for eval, NAME=VALUE lines (docker --env-file), or one JSON object.",
 )
-def env(output: str, **given: Any) -> None:
+def env(output: str, **options: Any) -> None:
     """Print the environment variables that make a job use HARP.
 
-    The plugin's name and directory, NCCL_NET=HARP (an error instead of NCCL's silent fallback), and
-    what harp.toml says to jobs where it is not the default. Variables that are set already are left
-    alone: they override the file.
+    They are the plugin's name and directory, NCCL_NET=HARP (an error instead of NCCL's silent
+    fallback), and job settings of harp.toml that differ from their defaults. Variables that are
+    already set override the file and are left out.
 
     \b
     eval "$(harpctl env)"
     harpctl env --set tcp.congestion=dctcp
     harpctl env -o plain > job.env
     """
-    found = job_variables(**given)
+    variables = job_variables(**options)
     if output == "json":
-        console.print_json(found)
+        console.print_json(variables)
         return
-    for name, value in found.items():
+    for name, value in variables.items():
         plain = f"{name}={value}"
         click.echo(plain if output == "plain" else f"export {name}={shlex.quote(value)}")
 
@@ -121,7 +121,7 @@ def _no_command(name: str, error: OSError) -> HarpError:
         if "/" in name and not Path(name).exists():
             return HarpError(f"{name}: no such file", Exit.NOT_FOUND)
         return HarpError(
-            f"{name}: its interpreter (first line, or loader) is not there", Exit.NOT_FOUND
+            f"{name}: its interpreter (first line, or loader) does not exist", Exit.NOT_FOUND
         )
     if "/" in name and Path(name).is_dir():
         return HarpError(f"{name} is a directory, not a command", Exit.NOT_EXECUTABLE)
@@ -134,7 +134,7 @@ def execute(command: tuple[str, ...], environment: dict[str, str]) -> NoReturn:
     """Replace this process with the command; exit code, signals and terminal are the command's."""
     if not command[0]:
         raise HarpError("the command's name is empty", Exit.NOT_FOUND)
-    # Python ignores these signals, and a program would inherit that.
+    # Python ignores these signals, and the command would inherit that.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     sys.stdout.flush()
@@ -152,21 +152,21 @@ def execute(command: tuple[str, ...], environment: dict[str, str]) -> NoReturn:
 @click.argument(
     "command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD [ARG]..."
 )
-def run(command: tuple[str, ...], **given: Any) -> None:
+def run(command: tuple[str, ...], **options: Any) -> None:
     """Run CMD with the variables of `harpctl env`.
 
-    harpctl becomes CMD: exit code and signals are CMD's. 127: there is no such command, 126: it
-    can't be executed.
+    harpctl becomes CMD: exit code and signals are CMD's. 127: CMD does not exist, 126: it can't be
+    executed.
 
     \b
     harpctl run -- python train.py
     harpctl run --set path=xdp -- torchrun --nproc-per-node 8 train.py
     harpctl run -s HARP_INSTANCES=2 -- all_reduce_perf -b 8 -e 64M -f 2
     """
-    found = job_variables(**given)
+    variables = job_variables(**options)
     for name in ("NCCL_NET_PLUGIN", "NCCL_NET"):
         before = os.environ.get(name, "")
-        if before and before != found[name]:
-            text = f"harpctl: {name}={before} becomes {found[name]}"
+        if before and before != variables[name]:
+            text = f"harpctl: {name}={before} becomes {variables[name]}"
             console.print_line(text, console.err)
-    execute(command, {**os.environ, **found})
+    execute(command, os.environ | variables)

@@ -32,19 +32,19 @@ def _filtered(
     host: Document, nic: str | None, queue: int | None, pid: int | None
 ) -> dict[str, Any]:
     instances = [
-        each
-        for each in host["instances"]
-        if (nic is None or each["identity"]["ifname"] == nic)
-        and (queue is None or each["identity"]["queue"] == queue)
-        and (pid is None or each["pid"] == pid)
+        instance
+        for instance in host["instances"]
+        if (nic is None or instance["identity"]["ifname"] == nic)
+        and (queue is None or instance["identity"]["queue"] == queue)
+        and (pid is None or instance["pid"] == pid)
     ]
     # Queues belong to instances, so a filter by queue excludes jobs.
-    jobs = [each for each in host["jobs"] if queue is None and pid in (None, each["pid"])]
+    jobs = [job for job in host["jobs"] if queue is None and pid in (None, job["pid"])]
     if nic is not None:
         jobs = [
-            lanes_view.over_nic(each, nic)
-            for each in jobs
-            if any(rail["ifname"] == nic for rail in each["rails"])
+            lanes_view.over_nic(job, nic)
+            for job in jobs
+            if any(rail["ifname"] == nic for rail in job["rails"])
         ]
     return {**host, "instances": instances, "jobs": jobs}
 
@@ -61,11 +61,11 @@ def _explain(host: Document, source: Source, *, filtered: bool) -> None:
     if host["hidden_processes"] and not source.daemon:
         raise HarpError(
             "no process of this user publishes statistics; run as root to see those of others, or "
-            "as a user whom `users` or `groups` of the running harpd's harp.toml name",
+            "as a user whom `users` or `groups` of harpd's harp.toml name",
             Exit.PRIVILEGE,
         )
-    which = "process that matches" if filtered else "process on this host"
-    console.print_line(f"harpctl: no {which} publishes statistics", console.err)
+    scope = "process that matches" if filtered else "process on this host"
+    console.print_line(f"harpctl: no {scope} publishes statistics", console.err)
 
 
 class _Readings:
@@ -75,7 +75,7 @@ class _Readings:
         self._last: tuple[float, Document] | None = None
 
     def next(self, host: Document) -> tuple[float, Document | None]:
-        """Return the seconds since the previous reading, and that; None at the first one."""
+        """Return the seconds since the previous reading, and that reading; None at the first."""
         now_s, last = time.monotonic(), self._last
         self._last = now_s, host
         return (now_s - last[0], last[1]) if last else (0.0, None)
@@ -86,7 +86,7 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--nic",
             metavar="NAME",
-            help="Only what uses this NIC.",
+            help="Only jobs and instances that use this NIC.",
             shell_complete=complete_interface,
         ),
         click.option("--queue", type=click.IntRange(0), help="Only instances on this queue."),
@@ -105,14 +105,14 @@ def _show(
     source: Source,
     look: Callable[[], Document],
     draw: Callable[[Document], RenderableType],
-    given: Mapping[str, Any],
+    options: Mapping[str, Any],
     *,
     filtered: bool,
 ) -> None:
     """Show what look() returns, as tables by draw() or as JSON: once, or with --watch."""
-    as_json = given["output"] == "json"
-    if given["watch"]:
-        repeat(look, draw, given["interval"], as_json)
+    as_json = options["output"] == "json"
+    if options["watch"]:
+        repeat(look, draw, options["interval"], as_json)
     host = look()
     _explain(host, source, filtered=filtered)
     if as_json:
@@ -123,25 +123,25 @@ def _show(
 
 @click.command()
 @_options
-@click.option("--all", "everything", is_flag=True, help="Every statistic that isn't 0, explained.")
+@click.option("--all", "everything", is_flag=True, help="Explain every statistic that isn't 0.")
 def stats(
     nic: str | None,
     queue: int | None,
     pid: int | None,
     everything: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Show what jobs and instances do: bytes, lanes, losses, round trips, drops by reason.
 
-    An instance is a stack on a queue of a NIC; a job is a process that runs the NCCL plugin, whose
-    lanes may be the kernel's. Once: sums since each one's start. With --watch: what happened
-    between two readings. JSON has everything that is published, counters as they are, one document
-    a line with --watch. Reading never disturbs a job. Exit code 0: shown; 1: no page could be read;
-    3: needs root.
+    An instance is a stack on a queue of a NIC. A job is a process that runs the NCCL plugin; its
+    lanes may be the kernel's. Without --watch, numbers are sums since the job or instance started;
+    with --watch, changes between two readings. JSON has all published values, as sums; with
+    --watch, a document on each line. Reading never disturbs a job. Exit code 0: shown; 1: no page
+    could be read; 3: needs root.
 
     \b
     harpctl stats                      all jobs and instances, once
-    harpctl stats --watch              like top
+    harpctl stats --watch              repeated, like top
     harpctl stats --nic eth1 --all     every statistic of eth1's instances
     harpctl stats -o json | jq '.instances[].counters.tcp_retransmits'
     harpctl stats -o json | jq '.jobs[].counters.lanes_replaced'
@@ -150,31 +150,31 @@ def stats(
 
     @understood()
     def look() -> Document:
-        return _filtered(source.look(flows=given["output"] == "json"), nic, queue, pid)
+        return _filtered(source.look(flows=options["output"] == "json"), nic, queue, pid)
 
     readings = _Readings()
 
     @understood()
     def draw(host: Document) -> RenderableType:
-        if everything and not given["watch"]:
+        if everything and not options["watch"]:
             return Group(*_all_tables(host))
         jobs = lanes_view.jobs_table(host)
         parts: list[RenderableType] = [] if jobs is None else [jobs, *lanes_view.job_notes(host)]
-        if seen := view.rates(host, *readings.next(host)):
-            parts += ["", view.stats_view(host, seen, live=given["watch"])]
+        if rates := view.rates(host, *readings.next(host)):
+            parts += ["", view.stats_view(host, rates, live=options["watch"])]
         return Group(*parts)
 
-    _show(source, look, draw, given, filtered=(nic, queue, pid) != (None, None, None))
+    _show(source, look, draw, options, filtered=(nic, queue, pid) != (None, None, None))
 
 
 def _all_tables(host: Document) -> Iterator[Table]:
     for job in host["jobs"]:
         if any(job["counters"].values()):
             yield lanes_view.all_job_counters(job)
-    for each in host["instances"]:
-        yield view.all_counters(each)
-        if (of_driver := view.all_xstats(each)) is not None:
-            yield of_driver
+    for instance in host["instances"]:
+        yield view.all_counters(instance)
+        if (driver_table := view.all_xstats(instance)) is not None:
+            yield driver_table
 
 
 def _network(
@@ -196,23 +196,22 @@ def _network(
     callback=_network,
     help="Only with this peer: an address or a network.",
 )
-@click.option("--flat", is_flag=True, help="HARP's TCP connections one by one, lanes or not.")
+@click.option("--flat", is_flag=True, help="List HARP's TCP connections, whether lanes or not.")
 def flows(
     nic: str | None,
     queue: int | None,
     pid: int | None,
     peer: lanes_view.Network | None,
     flat: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Show lanes by peer and comm, with bytes, round trips and losses; and other connections.
 
-    A comm is one of NCCL's connections, a lane one of its streams, HARP's or the kernel's. Jobs
-    over kernel lanes alone are here too, with and without harpd. carried: bytes of messages, so far
-    or (--watch) a second. moved: chunks taken from the lane (-) and from others (+). --flat: HARP's
-    connections with their windows, as their stacks see them, lanes or not. JSON has both;
-    docs/metrics.md describes it. Exit code 0: shown; 1: no page could be read; 2: no address of a
-    peer; 3: needs root.
+    A comm is one of NCCL's connections; a lane is one of its TCP streams, HARP's or the kernel's.
+    Jobs with kernel lanes only are included, with and without harpd. carried: bytes of messages,
+    so far or (--watch) per second. moved: chunks moved from the lane (-) and to it (+). --flat:
+    HARP's connections with their windows. JSON has both; docs/metrics.md describes it. Exit code 0:
+    shown; 1: no page could be read; 2: bad usage, such as an invalid --peer; 3: needs root.
 
     \b
     harpctl flows
@@ -236,4 +235,4 @@ def flows(
         seconds, before = readings.next(host)
         return lanes_view.lanes_view(host, lanes_view.rates(before, seconds))
 
-    _show(source, look, draw, given, filtered=(nic, queue, pid, peer) != (None,) * 4)
+    _show(source, look, draw, options, filtered=(nic, queue, pid, peer) != (None,) * 4)

@@ -18,11 +18,10 @@ from harp.cli.options import FilePath
 def trace(directory: Path, file: Path) -> None:
     """Write the network events of a traced job for Perfetto or Chrome.
 
-    DIRECTORY has the job's events. Each send and receive of NCCL is a slice: peer, bytes, the kinds
-    of lanes that carried it, how long it waited for its first byte, retransmissions, round trip.
-    Messages that never ended are marked. FILE (default: trace.json) opens in
-    https://ui.perfetto.dev and chrome://tracing. For jobs on several hosts, put the files of all of
-    them into DIRECTORY. Needs NCCL 2.26 or later.
+    DIRECTORY has the job's events. Each send and receive of NCCL is a slice with its peer, bytes,
+    kinds of lanes, wait for the first byte, retransmissions and round trip. Unfinished messages are
+    marked. https://ui.perfetto.dev and chrome://tracing open FILE (default: trace.json). For a job
+    on several hosts, copy the files of all hosts into DIRECTORY. Needs NCCL 2.26 or later.
 
     \b
     harpctl run --trace /tmp/job -- torchrun --nproc-per-node 8 train.py
@@ -31,8 +30,8 @@ def trace(directory: Path, file: Path) -> None:
     processes = traces.read_directory(directory)
     with files.writing(file):
         files.write_whole(file, json.dumps(traces.chrome(processes)))
-    found = traces.summary(processes)
+    counts = traces.summary(processes)
     console.print_line(
-        f"{file}: {found['messages']:,} messages of {found['processes']} processes,"
-        f" {found['unfinished']} unfinished, {found['failed']} failed"
+        f"{file}: {counts['messages']:,} messages of {counts['processes']} processes,"
+        f" {counts['unfinished']} unfinished, {counts['failed']} failed"
     )

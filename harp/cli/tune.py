@@ -54,13 +54,13 @@ def _measure(
             task = bar.add_task("start", total=runner.steps(rounds, shapes))
             done = iter(range(runner.steps(rounds, shapes)))
 
-            def advance(words: str) -> None:
-                bar.update(task, description=words, completed=next(done))
+            def advance(text: str) -> None:
+                bar.update(task, description=text, completed=next(done))
 
-            measured, words = runner.measure(link, name, rounds, advance, shapes)
+            measured, path_line = runner.measure(link, name, rounds, advance, shapes)
         limit = runner.harp_up_to({name: measured[name] for name in runner.SHAPES})
         result: dict[str, Any] = {
-            "mode": runner.nic_mode(words),
+            "mode": runner.nic_mode(path_line),
             "harp_up_to": limit,
             "measured": runner.rows(measured),
         }
@@ -112,27 +112,27 @@ class SizeType(click.ParamType[int]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        found = re.fullmatch(r"(\d{1,12})([kKmMgG]?)(iB|B)?", value)
-        if not found or int(found[1]) == 0:
-            self.fail(f"{value!r} is no size such as 4096, 64K or 1M", param, ctx)
-        return int(found[1]) << 10 * " kmg".index(found[2].lower() or " ")
+        match = re.fullmatch(r"(\d{1,12})([kKmMgG]?)(iB|B)?", value)
+        if not match or int(match[1]) == 0:
+            self.fail(f"{value!r} is not a size such as 4096, 64K or 1M", param, ctx)
+        return int(match[1]) << 10 * " kmg".index(match[2].lower() or " ")
 
 
 def _explain(file: Path, operation: str, size: int, ranks: int, hosts: int, output: str) -> None:
     if hosts > ranks:
-        raise HarpError(f"--hosts {hosts}: there are {ranks} ranks", Exit.USAGE)
-    found = tuner.explain(file, operation, size, ranks, hosts)
+        raise HarpError(f"--hosts {hosts}: there are only {ranks} ranks", Exit.USAGE)
+    explanation = tuner.explain(file, operation, size, ranks, hosts)
     if output == "json":
-        console.print_json(found)
+        console.print_json(explanation)
         return
     console.print_line(f"{operation} of {size:,} bytes, {ranks} ranks on {hosts} hosts")
     rows = [
         [row["algorithm"], row["protocol"], f"{row['us']:,.1f}", "chosen" if row["chosen"] else ""]
-        for row in found["costs"]
+        for row in explanation["costs"]
     ]
     console.print_table(("algorithm", "protocol", "us", ""), rows)
-    channels = found["channels"] or "as NCCL chooses"
-    chunks = f"chunks of Simple: {found['chunk_bytes']:,} bytes"
+    channels = explanation["channels"] or "as NCCL chooses"
+    chunks = f"chunks of Simple: {explanation['chunk_bytes']:,} bytes"
     console.print_line(f"channels: {channels}; {chunks}")
 
 
@@ -162,7 +162,7 @@ def _explain(file: Path, operation: str, size: int, ranks: int, hosts: int, outp
 @click.option(
     "--nccl",
     is_flag=True,
-    help="Measure for NCCL's tuner, too. All hosts of a job need the same [tuner] then.",
+    help="Measure for NCCL's tuner, too. All hosts of a job then need the same [tuner].",
 )
 @click.option(
     "--explain",
@@ -191,14 +191,14 @@ def tune(
 ) -> None:
     """Measure which path carries which messages, and write a profile.
 
-    Without PEER, wait for another host that measures; with PEER, measure. About a minute of ring
-    all-reduces and streams over AF_XDP and over kernel TCP, alternated. Both hosts get a profile,
-    which `auto` uses instead of its built-in table.
+    Without PEER, wait for another host that measures; with PEER, measure. For about a minute, ring
+    all-reduces and streams alternate between AF_XDP and kernel TCP. Both hosts get a profile, which
+    `auto` uses instead of its built-in table.
 
     \b
     harpctl tune                               on the first host: prints a token
     harpctl tune 10.0.0.1 --token 1f2e3d4c     on the second host
-    harpctl tune --explain allreduce 1M 8      what NCCL's tuner decides
+    harpctl tune --explain allreduce 1M 8      prints what NCCL's tuner decides
     """
     if explain is not None:
         _explain(file, *explain, hosts or explain[2], output)

@@ -18,7 +18,7 @@ _ABIS = range(1, 32)
 
 
 def _available(function: Callable[[], Any]) -> dict[str, Any]:
-    """Return {"value": ...}, or {"value": None, "why": ...} when the part is not available."""
+    """Return {"value": ...}, or {"value": None, "why": ...} if the part is not available."""
     try:
         return {"value": function()}
     except (HarpError, ImportError, OSError, AttributeError) as error:
@@ -71,7 +71,6 @@ def version(output: str) -> None:
     show(versions(), output, _print)
 
 
-def _print(found: dict[str, Any]) -> None:
-    for name, part in found.items():
-        line = f"{name.replace('_', ' '):11} {_text(part)}"
-        console.print_line(line)
+def _print(report: dict[str, Any]) -> None:
+    for name, part in report.items():
+        console.print_line(f"{name.replace('_', ' '):11} {_text(part)}")

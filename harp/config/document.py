@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harp.toml as a file: untrusted input, parsed, with the position of each key and mistake."""
+"""Reads and parses harp.toml, which is untrusted, with the position of each key and mistake."""
 
 import re
 import tomllib
@@ -12,12 +12,12 @@ from typing import Any
 from harp import files
 from harp.errors import Exit, HarpError
 
-# A hundred times the size of one with 32 NICs; the parser takes less than a second.
+# A hundred times the size of a file with 32 NICs. The parser takes less than a second for it.
 FILE_BYTES_MAX = 256 * 1024
 # tomllib's time and memory for a dotted key grow with the square of its parts.
 _DOTS_MAX = 100
 _AT = re.compile(r" \(at line (\d+), column (\d+)\)$")
-# A table's header or a key at the begin of a line.
+# A table's header or a key at the beginning of a line.
 _HEADER = re.compile(r"[ \t]*(\[\[?)[ \t]*([\w.\"'-]+)")
 _KEY = re.compile(r"[ \t]*([\w.\"'\\-]+)[ \t]*=")
 Keys = tuple[str | int, ...]
@@ -75,10 +75,10 @@ class Document:
 def positions(text: str) -> dict[Keys, Position]:
     """Return the positions of the tables and keys of a valid document.
 
-    A key that does not begin a line (in an inline table) has no position of its own. A line of a
-    multi-line string that looks like a key is taken for one.
+    A key that does not begin a line (in an inline table) has none. A line of a multi-line string
+    that looks like a key is taken for one.
     """
-    found: dict[Keys, Position] = {}
+    result: dict[Keys, Position] = {}
     entries: Counter[Keys] = Counter()  # of each array of tables
     table: Keys = ()
     for number, line in enumerate(text.split("\n"), 1):
@@ -86,8 +86,8 @@ def positions(text: str) -> dict[Keys, Position]:
         match = header or _KEY.match(line)
         if match is None:
             continue
-        words = match[2] if header else match[1]
-        keys: Keys = tuple(word.strip("\"'") for word in words.split("."))
+        name = match[2] if header else match[1]
+        keys: Keys = tuple(part.strip("\"'") for part in name.split("."))
         at = number, match.start(1) + 1
         if header is None:
             keys = (*table, *keys)
@@ -97,9 +97,9 @@ def positions(text: str) -> dict[Keys, Position]:
                 table = (*keys, entries[keys])
                 entries[keys] += 1
         for length in range(1, len(keys) + 1):
-            found.setdefault(keys[:length], at)
-        found.setdefault(table or keys, at)
-    return found
+            result.setdefault(keys[:length], at)
+        result.setdefault(table or keys, at)
+    return result
 
 
 def _refuse(file: str, message: str, code: Exit = Exit.FAILURE) -> ConfigError:
@@ -108,16 +108,16 @@ def _refuse(file: str, message: str, code: Exit = Exit.FAILURE) -> ConfigError:
 
 def _decode(file: str, data: bytes) -> str:
     if len(data) > FILE_BYTES_MAX:
-        raise _refuse(file, f"is larger than {FILE_BYTES_MAX // 1024} KiB: this is no harp.toml")
+        raise _refuse(file, f"is larger than {FILE_BYTES_MAX // 1024} KiB: not a harp.toml")
     if data.startswith(b"\xef\xbb\xbf"):
-        raise _refuse(file, "begins with a byte order mark: save it as UTF-8 without")
+        raise _refuse(file, "begins with a byte order mark: save it as UTF-8 without one")
     try:
         return data.decode()
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         column = error.start - (data.rfind(b"\n", 0, error.start) + 1) + 1
-        found = f"byte 0x{data[error.start]:02x} is not UTF-8: save it as UTF-8"
-        raise _refuse(f"{file}:{line}:{column}", found) from None
+        message = f"byte 0x{data[error.start]:02x} is not UTF-8: save it as UTF-8"
+        raise _refuse(f"{file}:{line}:{column}", message) from None
 
 
 def _syntax(file: str, text: str, error: tomllib.TOMLDecodeError) -> ConfigError:
@@ -130,7 +130,7 @@ def _syntax(file: str, text: str, error: tomllib.TOMLDecodeError) -> ConfigError
 
 
 def parse(file: str, text: str) -> Document:
-    """Parse text; messages call it file. ConfigError reports the position of a syntax error."""
+    """Parse text; file: its name in messages. ConfigError has the position of a syntax error."""
     for number, line in enumerate(text.split("\n"), 1):
         if line.count(".") > _DOTS_MAX and not line.lstrip().startswith("#"):
             raise _refuse(f"{file}:{number}:1", f"has more than {_DOTS_MAX} dots in a line")
@@ -140,7 +140,7 @@ def parse(file: str, text: str) -> Document:
     except tomllib.TOMLDecodeError as error:
         raise _syntax(file, text, error) from None
     except RecursionError:
-        raise _refuse(file, "is nested too deeply: this is no harp.toml") from None
+        raise _refuse(file, "is nested too deeply: not a harp.toml") from None
     except ValueError as error:
         # tomllib does not catch Python's limit on the digits of a number.
         raise _refuse(file, f"{str(error)[:200]} (TOML syntax)") from None

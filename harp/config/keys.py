@@ -56,7 +56,7 @@ class Key:
 
     @property
     def live(self) -> bool:
-        """Tell whether a change becomes effective without a restart."""
+        """Whether a change takes effect without a restart."""
         return self.apply == 0
 
     @property
@@ -66,28 +66,28 @@ class Key:
 
     @property
     def place(self) -> str:
-        """Return the name for people: tcp.ecn, nic.queues; the variable if there is no key."""
+        """The name in messages: tcp.ecn, nic.queues; the variable if there is no key."""
         return f"{self.table}.{self.key}" if self.table else self.name
 
     @property
-    def words(self) -> tuple[str, ...]:
+    def choices(self) -> tuple[str, ...]:
         return tuple(self.unit.split("|")) if self.type is Type.CHOICE else ()
 
     @property
     def accepts(self) -> str:
-        """Return what a value must be, for messages."""
+        """The valid values, for messages."""
         match self.type:
             case Type.BOOL:
                 return "true or false"
             case Type.CHOICE:
-                return "one of " + ", ".join(self.words)
+                return "one of " + ", ".join(self.choices)
             case Type.TEXT:
                 least = f"{self.min} to " if self.min else "at most "
                 return f"a text of {least}{self.max} bytes without control characters"
             case Type.LIST:
                 return f"a list of at most {self.max} words without commas or spaces"
             case Type.CORES:
-                return f'at most {self.max} numbers below {CORE_MAX}, none twice, like "2,4-7"'
+                return f'at most {self.max} distinct numbers below {CORE_MAX}, like "2,4-7"'
             case Type.PORTS:
                 return f'a range of ports within {self.min}-{self.max}, like "61000-65535"'
         what = f"number of {self.unit}" if self.unit else "number"
@@ -124,7 +124,7 @@ def by_name() -> dict[str, Key]:
 
 
 def did_you_mean(word: str, words: Iterable[str], otherwise: str) -> str:
-    """Return advice about an unknown word: the closest of the known ones, or other advice."""
+    """Return advice on an unknown word: the closest of the known words, else `otherwise`."""
     hint = nearest(word, words)
     return f"did you mean {hint}?" if hint else otherwise
 
@@ -132,15 +132,14 @@ def did_you_mean(word: str, words: Iterable[str], otherwise: str) -> str:
 def nearest_variable(name: str) -> str | None:
     """Return the closest variable; the common prefix does not count."""
     names = [known.removeprefix(VARIABLE_PREFIX) for known in by_name()]
-    found = nearest(name.removeprefix(VARIABLE_PREFIX), names)
-    return VARIABLE_PREFIX + found.upper() if found else None
+    closest = nearest(name.removeprefix(VARIABLE_PREFIX), names)
+    return VARIABLE_PREFIX + closest.upper() if closest else None
 
 
 def find(text: str) -> Key | None:
     """Return the key for tcp.ecn, HARP_ECN, or ecn if only one table has it."""
-    named = by_name().get(text)
-    if named is not None:
-        return named
+    if text in by_name():
+        return by_name()[text]
     matches = [key for key in all_keys() if key.place == text]
     matches = matches or [key for key in global_keys() if key.key == text]
     return matches[0] if len(matches) == 1 else None

@@ -24,7 +24,7 @@ from harp.config.keys import (
     nearest_variable,
     tables,
 )
-from harp.config.model import Config, DpdkConfig, Source, Value, dpdk_view, port_name
+from harp.config.model import Config, Source, Value, dpdk_view, port_name
 from harp.config.schema import Reading
 
 ALL_READERS = Reader.JOB | Reader.DAEMON | Reader.TOOL
@@ -42,7 +42,7 @@ def file_of(environ: Mapping[str, str] | None = None) -> tuple[Path, bool]:
 def _from_environment(
     environ: Mapping[str, str], readers: Reader, problems: list[Problem], warnings: list[str]
 ) -> dict[str, Value]:
-    found: dict[str, Value] = {}
+    result: dict[str, Value] = {}
     for name, text in environ.items():
         if not name.startswith(VARIABLE_PREFIX) or name.startswith(COLLECTIVES_PREFIX):
             continue
@@ -54,14 +54,14 @@ def _from_environment(
             warnings.append(f"{_ENVIRONMENT}: {shown} is unknown and ignored{advice}")
         elif text and key.readers & readers:
             try:
-                found[name] = Value(key, values.from_text(text, key), Source("environment"))
+                result[name] = Value(key, values.from_text(text, key), Source("environment"))
             except ValueError as error:
                 problems.append(Problem(_ENVIRONMENT, name, f"= {values.quote(text)}: {error}"))
-    return found
+    return result
 
 
 def _from_command_line(settings: Mapping[str, str], problems: list[Problem]) -> dict[str, Value]:
-    found: dict[str, Value] = {}
+    result: dict[str, Value] = {}
     for name, text in settings.items():
         key = find(name)
         if key is None or key.variable is None:
@@ -73,49 +73,50 @@ def _from_command_line(settings: Mapping[str, str], problems: list[Problem]) -> 
             problems.append(Problem(COMMAND_LINE, shown, f"is an unknown key: {advice}"))
             continue
         try:
-            found[key.name] = Value(key, values.from_text(text, key), Source("command line"))
+            result[key.name] = Value(key, values.from_text(text, key), Source("command line"))
         except ValueError as error:
             problems.append(Problem(COMMAND_LINE, key.place, f"= {values.quote(text)}: {error}"))
-    return found
+    return result
 
 
 def _mistake(value: Value, message: str, key: str = "") -> Problem:
     return Problem(str(value.source), key or value.key.place, message)
 
 
-def _together(found: Mapping[str, Value], problems: list[Problem]) -> None:
+def _check_global(settings: Mapping[str, Value], problems: list[Problem]) -> None:
+    """Report contradictions between settings with a single value."""
 
     def report(first: str, second: str, message: str) -> None:
-        later = found[second] if found[second].source.kind != "default" else found[first]
+        later = settings[second] if settings[second].source.kind != "default" else settings[first]
         problems.append(_mistake(later, message))
 
-    if found["HARP_CONGESTION"].value == "dctcp" and found["HARP_ECN"].value == "off":
+    if settings["HARP_CONGESTION"].value == "dctcp" and settings["HARP_ECN"].value == "off":
         report("HARP_CONGESTION", "HARP_ECN", "congestion = dctcp needs ECN: ecn must not be off")
-    low, high = found["HARP_PORT_MIN"].value, found["HARP_PORT_MAX"].value
+    low, high = settings["HARP_PORT_MIN"].value, settings["HARP_PORT_MAX"].value
     if isinstance(low, int) and isinstance(high, int) and low > high:
         report("HARP_PORT_MIN", "HARP_PORT_MAX", f"port_min = {low} is above port_max = {high}")
-    if found["HARP_SOCKET"].value == "" and len(str(found["HARP_RUN_DIR"].value)) > 96:
+    if settings["HARP_SOCKET"].value == "" and len(str(settings["HARP_RUN_DIR"].value)) > 96:
         report("HARP_SOCKET", "HARP_RUN_DIR", "is too long for the path of a socket in it")
 
 
 def _keep_encryption(
-    found: dict[str, Value], file: Mapping[str, Value], problems: list[Problem]
+    settings: dict[str, Value], file: Mapping[str, Value], problems: list[Problem]
 ) -> None:
-    """Report an environment or a command line that disables encryption which harp.toml requires,
-    like config_keep_encryption() of plugin/process/config.c.
+    """Report an environment or command line that disables encryption which harp.toml requires. The
+    plugin does the same: config_keep_encryption() of plugin/process/config.c.
     """
     required = file.get(_ENCRYPT)
     if required is None or required.value != "aes-256-gcm":
         return
-    if found[_ENCRYPT].value == "off":
+    if settings[_ENCRYPT].value == "off":
         message = f'= "off", and {required.source} requires encryption: unset it, or change that'
-        problems.append(_mistake(found[_ENCRYPT], message))
-    elif found[_ENCRYPT].value != required.value:
-        found[_ENCRYPT] = required
+        problems.append(_mistake(settings[_ENCRYPT], message))
+    elif settings[_ENCRYPT].value != required.value:
+        settings[_ENCRYPT] = required
 
 
-def _nic_together(nic: Mapping[str, Value], problems: list[Problem]) -> None:
-    """The same for one [[nic]]: a value without effect is a mistake."""
+def _check_nic(nic: Mapping[str, Value], problems: list[Problem]) -> None:
+    """Report contradictions within one [[nic]], and values without effect."""
     needs = (
         ("coalesce_rx_us", "coalesce", "set"),
         ("coalesce_tx_us", "coalesce", "set"),
@@ -140,10 +141,10 @@ def _nic_together(nic: Mapping[str, Value], problems: list[Problem]) -> None:
 _PORT_KEYS = {"ip": "addresses", "gw": "gateways", "route": "routes"}
 
 
-def _port_whole(port: Mapping[str, Value], config: DpdkConfig, problems: list[Problem]) -> None:
-    """Report contradictions between the keys of one [[dpdk]], as harp_port_spec_parse() does."""
+def _check_port(port: Mapping[str, Value], problems: list[Problem]) -> None:
+    """Report contradictions within one [[dpdk]], as harp_port_spec_parse() does."""
     try:
-        port_spec(config.spec())
+        port_spec(dpdk_view(port).spec())
     except ValueError as error:
         why = str(error).partition(": ")[2]
         key = why.partition("=")[0]
@@ -151,27 +152,27 @@ def _port_whole(port: Mapping[str, Value], config: DpdkConfig, problems: list[Pr
         problems.append(_mistake(value, why, DPDK_TABLE))
 
 
-def _ports_together(
+def _check_unique(
     ports: list[dict[str, Value]], nics: list[dict[str, Value]], problems: list[Problem]
 ) -> None:
-    """Check that names are unique, also among NICs, and that addresses are not shared."""
-    called: dict[str, Value] = {str(nic["ifname"].value): nic["ifname"] for nic in nics}
-    owned: dict[str, Value] = {}
+    """Report ports that share a name with a port or NIC, or an address with a port."""
+    names: dict[str, Value] = {str(nic["ifname"].value): nic["ifname"] for nic in nics}
+    owners: dict[str, Value] = {}
     for port in ports:
-        named = port["name"] if port["name"].value else port["device"]
+        name_value = port["name"] if port["name"].value else port["device"]
         name = str(port["name"].value) or port_name(str(port["device"].value))
         # Duplicates of a name or a device have been reported already.
-        if name in called and called[name].key is not named.key:
-            message = f"makes a second {name}: {called[name].source} has one; set name"
-            problems.append(_mistake(named, message))
-        called.setdefault(name, named)
+        if name in names and names[name].key is not name_value.key:
+            message = f"makes a second {name}: {names[name].source} has one; set name"
+            problems.append(_mistake(name_value, message))
+        names.setdefault(name, name_value)
         addresses = port["addresses"]
         for word in addresses.value if isinstance(addresses.value, tuple) else ():
             address = values.bare_address(str(word))
-            if owned.get(address, addresses) is not addresses:
-                message = f"names {address}, which is in {owned[address].source} already"
+            if owners.get(address, addresses) is not addresses:
+                message = f"names {address}, which is in {owners[address].source} already"
                 problems.append(_mistake(addresses, message))
-            owned.setdefault(address, addresses)
+            owners.setdefault(address, addresses)
 
 
 def _complete(keys: Iterable[Key], *layers: Mapping[str, Value]) -> dict[str, Value]:
@@ -179,8 +180,8 @@ def _complete(keys: Iterable[Key], *layers: Mapping[str, Value]) -> dict[str, Va
     result: dict[str, Value] = {}
     for key in keys:
         name = key.name if key.variable else key.key
-        found = next((layer[name] for layer in layers if name in layer), None)
-        result[name] = found or Value(key, values.preset(key))
+        value = next((layer[name] for layer in layers if name in layer), None)
+        result[name] = value or Value(key, values.preset(key))
     return result
 
 
@@ -191,28 +192,28 @@ def build(
     readers: Reader = ALL_READERS,
     settings: Mapping[str, str] | None = None,
 ) -> Config:
-    """Build a configuration from these sources, the command line's settings first."""
+    """Build a configuration from these sources; settings: the command line's."""
     reading = Reading(doc or document.Document(""))
     problems = list(reading.problems)
     warnings: list[str] = []
     cli_values = _from_command_line(settings or {}, problems)
     environment_values = _from_environment(environ, readers, problems, warnings)
-    found = _complete(global_keys(), cli_values, environment_values, reading.values)
+    global_values = _complete(global_keys(), cli_values, environment_values, reading.values)
     nics, ports = (
-        [_complete(tables()[name].values(), each) for each in reading.arrays[name]]
+        [_complete(tables()[name].values(), element) for element in reading.arrays[name]]
         for name in (NIC_TABLE, DPDK_TABLE)
     )
-    _together(found, problems)
-    _keep_encryption(found, reading.values, problems)
+    _check_global(global_values, problems)
+    _keep_encryption(global_values, reading.values, problems)
     for nic in nics:
-        _nic_together(nic, problems)
-    _ports_together(ports, nics, problems)
+        _check_nic(nic, problems)
+    _check_unique(ports, nics, problems)
     for port in ports if not problems else ():
-        _port_whole(port, dpdk_view(port), problems)
+        _check_port(port, problems)
     if problems:
         raise ConfigError(sorted(problems, key=lambda problem: problem.position))
     return Config(
-        values=MappingProxyType(found),
+        values=MappingProxyType(global_values),
         nic_values=tuple(map(MappingProxyType, nics)),
         dpdk_values=tuple(map(MappingProxyType, ports)),
         file=doc.file if doc else "",
@@ -229,17 +230,17 @@ def load(
 ) -> Config:
     """Load the configuration: command line (`settings`) over environment over file over default.
 
-    Without a path the file is HARP_CONFIG's, or /etc/harp/harp.toml; only the latter may be absent.
+    Without a path, read HARP_CONFIG, else /etc/harp/harp.toml; only the latter may be absent.
     Variables of other readers are ignored. harpd passes Reader.DAEMON, because job settings in its
     environment must not hide those of the file. ConfigError lists every problem.
     """
     environ = os.environ if environ is None else environ
-    chosen, named = (Path(path), True) if path is not None else file_of(environ)
+    file, named = (Path(path), True) if path is not None else file_of(environ)
     doc: document.Document | None = None
     try:
-        doc = document.read(chosen)
+        doc = document.read(file)
     except ConfigError as error:
-        if named or os.path.lexists(chosen):
+        if named or os.path.lexists(file):
             problems: list[Problem] = list(error.problems)
             _from_command_line(settings or {}, problems)
             _from_environment(environ, readers, problems, [])
@@ -248,5 +249,5 @@ def load(
 
 
 def parse(text: str, file: str = "harp.toml", environ: Mapping[str, str] | None = None) -> Config:
-    """Return the configuration of a text, which messages call `file`. ConfigError."""
+    """Return the configuration of a text; file: its name in messages. ConfigError."""
     return build(document.parse(file, text), environ or {})

@@ -50,7 +50,7 @@ class Value:
         return values.to_toml(self.value, self.key)
 
 
-# ---- Typed tables: fields and defaults are those of the list, in the key's unit ----
+# ---- Typed tables, with the fields, defaults and units of harp_config.h ----
 @dataclass(frozen=True, kw_only=True)
 class DaemonConfig:
     socket: str = ""  # see socket_path
@@ -70,7 +70,7 @@ class DaemonConfig:
 
     @property
     def socket_path(self) -> Path:
-        """Return harpd's socket: socket, else harpd.sock in run_dir."""
+        """harpd's socket: socket, else harpd.sock in run_dir."""
         return Path(self.socket) if self.socket else self.run_dir / "harpd.sock"
 
     @property
@@ -127,20 +127,20 @@ class DpdkConfig:
 
     @property
     def port(self) -> str:
-        """Return the name that jobs use."""
+        """The name that jobs use."""
         return self.name or port_name(self.device)
 
     @property
     def text(self) -> str:
-        """Return the specification for harp_port_spec_parse(), without the number of queues."""
-        words = [self.device, f"name={self.port}"]
-        words += [f"ip={address}" for address in self.addresses]
-        words += [f"gw={gateway}" for gateway in self.gateways]
-        words += [f"route={route}" for route in self.routes]
+        """The specification for harp_port_spec_parse(), without the number of queues."""
+        parts = [self.device, f"name={self.port}"]
+        parts += [f"ip={address}" for address in self.addresses]
+        parts += [f"gw={gateway}" for gateway in self.gateways]
+        parts += [f"route={route}" for route in self.routes]
         numbers = {"mtu": self.mtu, "vlan": self.vlan, "frames": self.frames}
-        words += [f"{key}={number}" for key, number in numbers.items() if number]
-        words += ["take=default-route"] if self.default_route else []
-        return ";".join(words)
+        parts += [f"{key}={number}" for key, number in numbers.items() if number]
+        parts += ["take=default-route"] if self.default_route else []
+        return ";".join(parts)
 
     def spec(self, queues: int = 0) -> str:
         """Return the specification for a job with this number of queues; 0: all of the port."""
@@ -155,15 +155,15 @@ def port_name(device: str) -> str:
     return device.partition(",")[0][:PORT_NAME_BYTES_MAX]
 
 
-def _view(view: type[View], found: Mapping[str, Value]) -> View:
-    fields: dict[str, object] = {name: value.value for name, value in found.items()}
+def _view(view: type[View], table: Mapping[str, Value]) -> View:
+    fields: dict[str, object] = {name: value.value for name, value in table.items()}
     if view is DaemonConfig:
         fields["run_dir"] = Path(str(fields["run_dir"]))
     return view(**fields)  # type: ignore[arg-type]
 
 
-def dpdk_view(found: Mapping[str, Value]) -> DpdkConfig:
-    return _view(DpdkConfig, found)
+def dpdk_view(table: Mapping[str, Value]) -> DpdkConfig:
+    return _view(DpdkConfig, table)
 
 
 @dataclass(frozen=True)
@@ -193,8 +193,8 @@ class Config:
 
     @property
     def dpdk_named(self) -> dict[str, Mapping[str, Value]]:
-        """Return dpdk_values by the names that jobs use."""
-        return {port.port: found for port, found in zip(self.dpdk, self.dpdk_values, strict=True)}
+        """dpdk_values by the names that jobs use."""
+        return {port.port: table for port, table in zip(self.dpdk, self.dpdk_values, strict=True)}
 
     @cached_property
     def dpdk(self) -> tuple[DpdkConfig, ...]:
@@ -207,8 +207,8 @@ class Config:
     def job_values(self) -> dict[str, Value]:
         """Return the job settings of harp.toml and the command line, by variable.
 
-        A default in the file is left out; one of a command line is kept, because it overrides
-        something.
+        A default in the file is left out. A default on the command line is kept, because it may
+        override the file or the environment.
         """
         return {
             name: value
@@ -221,7 +221,7 @@ class Config:
         }
 
     def job_settings(self) -> str:
-        """Return the settings for WELCOME, NAME=VALUE lines, without those that locate harpd."""
+        """Return the NAME=VALUE lines for WELCOME, without the settings that locate harpd."""
         lines = [
             f"{name}={value.text}\n"
             for name, value in self.job_values().items()

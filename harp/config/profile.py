@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `harpctl tune` measured: /etc/harp/profile.toml (docs/configuration.md).
+"""The profile that `harpctl tune` writes: /etc/harp/profile.toml (docs/configuration.md).
 
-It has the path policy and times for NCCL's tuner.
-
-The plugin has its own reader of the same file (plugin/device/path_policy.c). It reads the part of
-TOML that text() writes, and rejects what parse() rejects.
+It has the path policy and times for NCCL's tuner. The plugin has its own reader of the file
+(plugin/device/path_policy.c), which reads the subset of TOML that text() writes, and rejects what
+parse() rejects.
 """
 
 import re
@@ -33,7 +32,7 @@ class ProfileError(ValueError):
 
 @dataclass(frozen=True)
 class Entry:
-    """One [[nic]]: in that mode, messages to these peers of up to harp_up_to use HARP lanes. peers:
+    """One [[nic]]: in this mode, messages of up to harp_up_to to these peers use HARP lanes. peers:
     a prefix; empty: all.
     """
 
@@ -56,10 +55,10 @@ def _entry(raw: dict[str, Any], number: int) -> Entry:
             raise ProfileError(f"{where}: {key} must be one of {', '.join(words)}")
     if "peers" in raw:
         try:
-            whole = re.fullmatch(r"[^/]+/\d+", entry.peers) and ip_network(entry.peers)
+            network = re.fullmatch(r"[^/]+/\d+", entry.peers) and ip_network(entry.peers)
         except ValueError:
-            whole = None
-        if not whole:
+            network = None
+        if not network:
             raise ProfileError(f"{where}: peers must be a prefix such as 10.1.0.0/16")
     return entry
 
@@ -74,12 +73,12 @@ def _check_keys(where: str, raw: Mapping[str, Any], needed: set[str], more: set[
 def _is_curve(text: object) -> bool:
     if not isinstance(text, str) or not _PAIRS.fullmatch(text):
         return False
-    places = [int(pair.partition(":")[0]) for pair in text.split(" ")]
-    return len(places) <= POINTS_MAX and sorted(set(places)) == places
+    sizes = [int(pair.partition(":")[0]) for pair in text.split(" ")]
+    return len(sizes) <= POINTS_MAX and sorted(set(sizes)) == sizes
 
 
 def _check_tuner(raw: object) -> None:
-    """ProfileError unless it is a [tuner]."""
+    """Raise ProfileError unless raw is a valid [tuner]."""
     if not isinstance(raw, dict):
         raise ProfileError("tuner must be a table: [tuner]")
     _check_keys("[tuner]", raw, {"latency_ns", "rates", "channels"}, set())
@@ -95,22 +94,22 @@ def _check_tuner(raw: object) -> None:
 
 
 def parse(text: str, host: str | None = None) -> tuple[Entry, ...]:
-    """Return the entries; ProfileError. host: for which it must be; None: this one."""
+    """Return the entries; ProfileError. host: the host that it must name; None: this one."""
     try:
-        found = tomllib.loads(text)
+        document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ProfileError(str(error)) from error
     host = socket.gethostname() if host is None else host
-    if unknown := sorted(set(found) - {"version", "host", "nic", "tuner"}):
+    if unknown := sorted(set(document) - {"version", "host", "nic", "tuner"}):
         raise ProfileError(f"unknown key {unknown[0]}")
-    if found.get("version") != VERSION or isinstance(found["version"], bool):
+    if document.get("version") != VERSION or isinstance(document["version"], bool):
         raise ProfileError(f"version must be {VERSION}")
-    if found.get("host") != host:
-        raise ProfileError(f"it is of host {found.get('host')}, and this is {host}")
-    if "tuner" in found:
-        _check_tuner(found["tuner"])
-    nics = found.get("nic", [])
-    if not isinstance(nics, list) or not all(isinstance(each, dict) for each in nics):
+    if document.get("host") != host:
+        raise ProfileError(f"it is of host {document.get('host')}, and this is {host}")
+    if "tuner" in document:
+        _check_tuner(document["tuner"])
+    nics = document.get("nic", [])
+    if not isinstance(nics, list) or not all(isinstance(nic, dict) for nic in nics):
         raise ProfileError("nic must be an array of tables: [[nic]]")
     if len(nics) > ENTRIES_MAX:
         raise ProfileError(f"more than {ENTRIES_MAX} [[nic]]")
@@ -123,12 +122,8 @@ def text(
     """Return the text of a profile for a host; None: this one."""
     lines = [f"version = {VERSION}", f'host = "{socket.gethostname() if host is None else host}"']
     if tuner is not None:
-        lines += [
-            "",
-            "# For NCCL's tuner; rates in MB/s. The same on every host of a job.",
-            "[tuner]",
-        ]
-        lines.append(f"latency_ns = {tuner['latency_ns']}")
+        lines += ["", "# For NCCL's tuner; rates in MB/s. The same on every host of a job."]
+        lines += ["[tuner]", f"latency_ns = {tuner['latency_ns']}"]
         lines += [f'{key} = "{tuner[key]}"' for key in ("rates", "channels")]
     for entry in entries:
         lines += ["", "[[nic]]", f'ifname = "{entry.ifname}"', f'mode = "{entry.mode}"']
@@ -138,7 +133,7 @@ def text(
 
 
 def source(named: str) -> str:
-    """Return one line that names the table of path auto. named: HARP_PROFILE, or empty."""
+    """Return one line that names the table which path auto uses. named: HARP_PROFILE, or empty."""
     file = Path(named or DEFAULT_FILE)
     try:
         entries = parse(file.read_text())

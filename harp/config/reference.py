@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Describes the keys: conf/harp.toml, and words for docs/configuration.md and the manual."""
+"""Describes the keys: conf/harp.toml, and texts for docs/configuration.md and the manual."""
 
 import textwrap
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def range_of(key: Key) -> str:
         case Type.BOOL:
             return "true or false"
         case Type.CHOICE:
-            return ", ".join(key.words)
+            return ", ".join(key.choices)
         case Type.TEXT:
             return f"{key.unit}, at most {key.max} bytes"
         case Type.LIST | Type.CORES:

@@ -9,7 +9,7 @@ from harp.config.keys import DPDK_TABLE, NIC_TABLE, Reader
 from harp.config.model import Config, Value
 
 _Array = Mapping[str, Mapping[str, Value]]
-_Changes = Iterator[tuple[bool, str]]  # whether it is effective at once, and one line
+_Changes = Iterator[tuple[bool, str]]  # whether the change is live, and one line
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ def _merge(old: Mapping[str, Value], new: Mapping[str, Value]) -> Mapping[str, V
 
 
 def _of_arrays(table: str, old: _Array, new: _Array, live: bool) -> _Changes:
-    """Compare arrays by name. live: one may come or go without a restart."""
-    for name, each in old.items():
+    """Compare arrays by name. live: elements may be added and removed without a restart."""
+    for name, before in old.items():
         if name in new:
-            yield from _changes(each, new[name], f" of {name}")
+            yield from _changes(before, new[name], f" of {name}")
         else:
             yield live, f"{table} of {name} is gone"
     for name in new:
@@ -52,9 +52,9 @@ def _nics(config: Config) -> _Array:
 def reload(old: Config, new: Config) -> Reload:
     """Compare two configurations.
 
-    An added or removed NIC needs a restart, a DPDK port does not, because harpd does nothing to it
-    that a change would undo; their order does not matter. Keys that only tools read (HARP_SEEDS) do
-    not concern harpd and are left out.
+    Adding or removing a NIC needs a restart. Adding or removing a DPDK port does not, because harpd
+    changes nothing on it. Their order does not matter. Keys that only tools read (HARP_SEEDS) are
+    left out.
     """
     readers = Reader.DAEMON | Reader.JOB
     values = {name: value for name, value in old.values.items() if value.key.readers & readers}

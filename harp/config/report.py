@@ -40,17 +40,17 @@ def document(config: Config) -> dict[str, Any]:
     return {"file": config.file or None, "warnings": list(config.warnings), "settings": rows}
 
 
-def against_defaults(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+def against_defaults(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [
-        {"key": setting["name"], "other": setting["default"], **_mine(setting)}
-        for setting in found["settings"]
+        {"key": setting["name"], "other": setting["default"], **_shown(setting)}
+        for setting in settings["settings"]
         if setting["value"] != setting["default"]
     ]
 
 
-def against(found: Mapping[str, Any], other: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the settings of harpd or jobs that differ; None if one side lacks the NIC."""
-    mine, theirs = ({row["name"]: row for row in each["settings"]} for each in (found, other))
+def against(own: Mapping[str, Any], other: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the settings of harpd or jobs that differ; value None: that side lacks the NIC."""
+    mine, theirs = ({row["name"]: row for row in side["settings"]} for side in (own, other))
     result = []
     for name in {**mine, **theirs}:
         a, b = mine.get(name), theirs.get(name)
@@ -59,10 +59,10 @@ def against(found: Mapping[str, Any], other: Mapping[str, Any]) -> list[dict[str
         setting = a or b or {}
         if "daemon" not in setting["readers"] and "job" not in setting["readers"]:
             continue
-        shown = _mine(a) if a else {**_mine(setting), "value": None, "source": "", "line": None}
+        shown = _shown(setting) | ({} if a else {"value": None, "source": "", "line": None})
         result.append({"key": name, "other": b["value"] if b else None, **shown})
     return result
 
 
-def _mine(setting: Mapping[str, Any]) -> dict[str, Any]:
+def _shown(setting: Mapping[str, Any]) -> dict[str, Any]:
     return {name: setting[name] for name in ("value", "source", "file", "line", "live")}

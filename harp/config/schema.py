@@ -13,7 +13,7 @@ DEVICES_MAX = 32  # HARP_LEASE_DEVICES_MAX: NICs and ports that fit in WELCOME
 
 
 class Reading:
-    """The contents of one document: values by variable, arrays by key, problems in no order."""
+    """The contents of one document: values by variable, arrays by key, unsorted problems."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -38,34 +38,34 @@ class Reading:
         elif name in ARRAYS:
             self._array(name, content)
         elif isinstance(content, dict):
-            found = self._table(name, content, (name,)).values()
-            self.values |= {value.key.name: value for value in found}
+            table = self._table(name, content, (name,)).values()
+            self.values |= {value.key.name: value for value in table}
         else:
             example = next(iter(tables()[name]))
-            self._report(f"must be a table: [{name}], and beneath it {example} = ...", name, name)
+            self._report(f"must be a table: [{name}], then {example} = ... below it", name, name)
 
     def _unknown_top(self, name: str, content: Any) -> None:
         shown = values.quote(name)[1:-1]
         if not isinstance(content, (dict, list)):
-            homes = [key.table for key in global_keys() if key.key == name]
-            if homes:
-                self._report(f"belongs into the table [{homes[0]}]", shown, name)
+            owners = [key.table for key in global_keys() if key.key == name]
+            if owners:
+                self._report(f"belongs in the table [{owners[0]}]", shown, name)
                 return
         what = "unknown table" if isinstance(content, (dict, list)) else "unknown key"
-        advice = did_you_mean(name, tables(), f"there are {', '.join(tables())}")
+        advice = did_you_mean(name, tables(), f"the tables are {', '.join(tables())}")
         self._report(f"is an {what}: {advice}", shown, name)
 
     def _unknown_key(self, table: str, name: str, path: tuple[str | int, ...]) -> None:
         own = tables()[table]
-        elsewhere = [key.place for key in global_keys() if key.key == name and key.table]
-        there = f"did you mean {elsewhere[0]}?" if elsewhere else f"[{table}] has {', '.join(own)}"
-        advice = did_you_mean(name, own, there)
+        others = [key.place for key in global_keys() if key.key == name and key.table]
+        otherwise = f"did you mean {others[0]}?" if others else f"[{table}] has {', '.join(own)}"
+        advice = did_you_mean(name, own, otherwise)
         self._report(f"is an unknown key: {advice}", f"{table}.{values.quote(name)[1:-1]}", *path)
 
     def _table(
         self, table: str, content: Mapping[str, Any], path: tuple[str | int, ...]
     ) -> dict[str, Value]:
-        found: dict[str, Value] = {}
+        result: dict[str, Value] = {}
         for name, raw in content.items():
             key = tables()[table].get(name)
             if key is None:
@@ -78,20 +78,20 @@ class Reading:
                 self._report(f"= {shown}: {error}", key.place, *path, name)
                 continue
             line = self.document.line(*path, name)
-            found[name] = Value(key, value, Source("file", self.document.file, line))
-        return found
+            result[name] = Value(key, value, Source("file", self.document.file, line))
+        return result
 
     def _array(self, table: str, content: Any) -> None:
-        if not isinstance(content, list) or not all(isinstance(each, dict) for each in content):
+        if not isinstance(content, list) or not all(isinstance(item, dict) for item in content):
             self._report(
                 f"must be an array of tables: write [[{table}]], once for each", table, table
             )
             return
         if len(content) > DEVICES_MAX:
-            self._report(f"comes {len(content)} times, and {DEVICES_MAX} are allowed", table, table)
+            self._report(f"appears {len(content)} times; at most {DEVICES_MAX}", table, table)
             return
         self.arrays[table] = [
-            self._table(table, each, (table, index)) for index, each in enumerate(content)
+            self._table(table, item, (table, index)) for index, item in enumerate(content)
         ]
 
     def _check_required(self, table: str, name: str) -> None:
@@ -101,27 +101,25 @@ class Reading:
                 self._report(f'needs {name} = "..."', table, table, index)
 
     def _check_unique(self, table: str, name: str, identity: Callable[[str], str]) -> None:
-        """Check that no two elements of the array have the same value there."""
+        """Check that no two elements of the array have the same identity in this key."""
         seen: dict[str, int] = {}
-        for index, each in enumerate(self.arrays[table]):
-            value = each.get(name)
+        for index, element in enumerate(self.arrays[table]):
+            value = element.get(name)
             if value is None or value.value == "":
                 continue
-            which = identity(str(value.value))
-            if which in seen:
+            key = identity(str(value.value))
+            if key in seen:
                 self._report(
-                    f"= {values.quote(value.value)}: line {seen[which]} has it already",
+                    f"= {values.quote(value.value)}: line {seen[key]} has it already",
                     f"{table}.{name}",
                     table,
                     index,
                     name,
                 )
-            seen.setdefault(which, value.source.line)
+            seen.setdefault(key, value.source.line)
 
     def _check_count(self) -> None:
         count = sum(map(len, self.arrays.values()))
         if count > DEVICES_MAX and all(self.arrays.values()):
-            words = " and ".join(f"{len(each)} [[{name}]]" for name, each in self.arrays.items())
-            self._report(
-                f"makes {words}; {DEVICES_MAX} are allowed together", DPDK_TABLE, DPDK_TABLE
-            )
+            counts = " and ".join(f"{len(array)} [[{name}]]" for name, array in self.arrays.items())
+            self._report(f"makes {counts}; at most {DEVICES_MAX} together", DPDK_TABLE, DPDK_TABLE)

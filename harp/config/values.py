@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values: from a variable's text, from TOML, and back. A bad value is a ValueError with the
-reason.
-"""
+"""Converts values from a variable's text or TOML, and back. ValueError has the reason."""
 
 import ipaddress
 import json
@@ -11,7 +9,7 @@ from typing import TypeVar
 
 from harp._core import port_spec
 from harp.config.keys import CORE_MAX, Key, Type
-from harp.words import nearest
+from harp.words import suggestion
 
 # LIST: a tuple of words; CORES: of numbers; PORTS: a pair; MS and US: numbers in the key's unit.
 Setting = bool | int | str | tuple[str, ...] | tuple[int, ...]
@@ -45,9 +43,8 @@ def _in_range(number: int, key: Key) -> int:
 
 
 def _choice(text: str, key: Key) -> str:
-    if text not in key.words:
-        hint = nearest(text, key.words)
-        raise ValueError(f"must be {key.accepts}" + (f"; did you mean {hint}?" if hint else ""))
+    if text not in key.choices:
+        raise ValueError(f"must be {key.accepts}{suggestion(text, key.choices)}")
     return text
 
 
@@ -60,10 +57,10 @@ def _text(text: str, key: Key) -> str:
 
 def _words(words: Iterable[str], key: Key) -> tuple[str, ...]:
     result = tuple(words)
-    # An IPv6 route is two addresses; the plugin reads the same limit for variables.
+    # An IPv6 route is two addresses. The plugin has the same limit for variables.
     most = 63 if key.variable else 127
-    good = all(re.fullmatch(rf"[^\s,\x00-\x1f\x7f]{{1,{most}}}", word) for word in result)
-    if len(result) > key.max or not good:
+    is_valid = all(re.fullmatch(rf"[^\s,\x00-\x1f\x7f]{{1,{most}}}", word) for word in result)
+    if len(result) > key.max or not is_valid:
         raise ValueError(f"must be {key.accepts}")
     return result
 
@@ -169,13 +166,13 @@ def _in_port(key: str) -> Callable[[str], None]:
         if not word:
             return
         if ";" in word:
-            raise ValueError("must be without semicolons: they end what a port's text has there")
+            raise ValueError("must be without semicolons, which end a part of a port specification")
         try:
             port_spec(f"net_null0{others};{key}={word}" if key else word)
         except ValueError as error:
             why = str(error).split(": ", 2 if key else 1)[-1]
             raise ValueError(
-                f"must be good for a DPDK port, and {quote(word)} is not: {why}"
+                f"must be valid for a DPDK port, and {quote(word)} is not: {why}"
             ) from None
 
     return check
@@ -201,7 +198,7 @@ _MEANING: dict[str, Callable[[str], None]] = {
 _Kind = TypeVar("_Kind", bound=Setting)
 
 
-def _means(value: _Kind, key: Key) -> _Kind:
+def _check_meaning(value: _Kind, key: Key) -> _Kind:
     check = _MEANING.get(key.name)
     if check is not None:
         for text in value if isinstance(value, tuple) else (value,):
@@ -219,9 +216,9 @@ def from_text(text: str, key: Key) -> Setting:
         case Type.CHOICE:
             return _choice(text, key)
         case Type.TEXT:
-            return _means(_text(text, key), key)
+            return _check_meaning(_text(text, key), key)
         case Type.LIST:
-            return _means(_words(text.split(",") if text else (), key), key)
+            return _check_meaning(_words(text.split(",") if text else (), key), key)
         case Type.CORES:
             return _cores(_spans(text, key), key)
         case Type.PORTS:
@@ -243,7 +240,7 @@ def from_toml(value: object, key: Key) -> Setting:
         case Type.BOOL, bool():
             return value
         case Type.LIST, list() if all(isinstance(item, str) for item in value):
-            return _means(_words(value, key), key)
+            return _check_meaning(_words(value, key), key)
         case Type.LIST, _:
             raise ValueError('must be an array of texts, like ["a", "b"]')
         case Type.CORES, list() if all(type(item) is int for item in value):
@@ -259,7 +256,7 @@ def from_toml(value: object, key: Key) -> Setting:
 
 def preset(key: Key) -> Setting:
     if not key.preset and key.type is Type.TEXT:
-        return ""  # it may be shorter than a written value: [[nic]] ifname has none
+        return ""  # a required key ([[nic]] ifname) has no default; written, it may not be empty
     return from_text(key.preset, key)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An ordinary DistributedDataParallel script: torchrun ddp.py --backend gloo|harp.
 
-It knows nothing of HARP. Rank 0 prints a JSON line for each epoch; every rank writes its weights.
+It has no code for HARP. Rank 0 prints a JSON line for each epoch; every rank writes its weights.
 """
 
 import argparse
@@ -19,7 +19,7 @@ PIXELS, CLASSES, SAMPLES = 256, 10, 2048
 
 
 def make_data() -> TensorDataset:
-    """Noisy copies of one pattern for each class, the same on all ranks."""
+    """Return noisy copies of one pattern for each class, the same on all ranks."""
     generator = torch.Generator().manual_seed(1)
     patterns = torch.randn(CLASSES, PIXELS, generator=generator)
     labels = torch.randint(CLASSES, (SAMPLES,), generator=generator)
@@ -44,16 +44,16 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--hidden", type=int, default=1024)
     parser.add_argument("--weights", type=Path, help="Folder to write rankN.pt to.")
-    given = parser.parse_args()
-    dist.init_process_group(given.backend)
+    arguments = parser.parse_args()
+    dist.init_process_group(arguments.backend)
     rank = dist.get_rank()
     torch.manual_seed(rank)  # DDP broadcasts rank 0's weights
-    model = DistributedDataParallel(make_model(given.hidden))
+    model = DistributedDataParallel(make_model(arguments.hidden))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     data = make_data()
     sampler = DistributedSampler(data, seed=3)
     loader = DataLoader(data, batch_size=32, sampler=sampler)
-    for epoch in range(given.epochs):
+    for epoch in range(arguments.epochs):
         sampler.set_epoch(epoch)
         start = time.perf_counter()
         for inputs, labels in loader:
@@ -66,9 +66,9 @@ def main() -> None:
             seconds = time.perf_counter() - start
             row = {"epoch": epoch + 1, "loss": loss.item() / dist.get_world_size()}
             print(json.dumps(row | {"seconds": seconds, "steps": len(loader)}), flush=True)
-    if given.weights is not None:
+    if arguments.weights is not None:
         flat = torch.cat([value.detach().ravel() for value in model.parameters()])
-        torch.save(flat, given.weights / f"rank{rank}.pt")
+        torch.save(flat, arguments.weights / f"rank{rank}.pt")
     dist.destroy_process_group()
 
 

@@ -2,9 +2,9 @@
 """A small neural network in numpy and its synthetic images; all arithmetic in float32.
 
 Weights and gradients are one flat vector each, for the all-reduce; the layers are views of it.
-Training is deterministic: one seed gives the same batches and first weights everywhere.
-`python -m harp.demo.model EPOCHS SHARDS FILE` trains alone, in a process of its own, so that it
-computes with the same number of threads as a rank.
+Training is deterministic: the seed determines the batches and initial weights on every host.
+`python -m harp.demo.model EPOCHS SHARDS FILE` trains in a single process, with as many threads as a
+rank has.
 """
 
 import sys
@@ -29,7 +29,7 @@ MOMENTUM = np.float32(0.9)
 
 @dataclass(frozen=True)
 class Data:
-    """Images, one a row, and the numbers of their classes."""
+    """Images, one in each row, and the numbers of their classes."""
 
     train_images: Floats
     train_labels: Ints
@@ -38,7 +38,7 @@ class Data:
 
 
 def make_data() -> Data:
-    """Return noisy copies of one random pattern for each class, the same with the same numpy."""
+    """Return noisy copies of one random pattern for each class. They depend on numpy's version."""
     random = np.random.default_rng(SEED)
     pixels, classes = LAYERS[0], LAYERS[-1]
     labels = np.arange(TRAIN + TEST, dtype=np.int64) % classes
@@ -50,7 +50,7 @@ def make_data() -> Data:
 
 
 def batches(count: int, epoch: int) -> Iterator[Ints]:
-    """Indices of each whole batch of one epoch, shuffled by the epoch's number."""
+    """Yield the indices of each full batch of an epoch; the epoch's number seeds the shuffle."""
     order = np.random.default_rng(SEED + 1 + epoch).permutation(count)
     for start in range(0, count - BATCH + 1, BATCH):
         yield order[start : start + BATCH]
@@ -93,11 +93,8 @@ class Model:
         return activations
 
     def gradient(self, images: Floats, labels: Ints, out: Floats) -> None:
-        """Write this shard's part of the batch's mean gradient to out, followed by its part of the
-        loss.
-
-        out has one element more than the weights. The sum of all shards' vectors is the gradient of
-        the whole batch.
+        """Write this shard's part of the batch's mean gradient to out, and its part of the loss to
+        the additional last element. The sum over all shards is the gradient of the batch.
         """
         activations = self._forward(images)
         scores = activations[-1] - activations[-1].max(axis=1, keepdims=True)
@@ -128,21 +125,21 @@ class Model:
 
 def train_alone(epochs: int, shards: int) -> Floats:
     """Train in one process; return the weights. The gradients of the shards of each batch are
-    added in rank order, which for two is exactly what the ring computes.
+    added in rank order. For two shards, the ring computes exactly the same sums.
     """
     data, model = make_data(), Model()
-    whole = np.zeros(len(model.weights) + 1, np.float32)
-    part = np.zeros_like(whole)
+    gradient = np.zeros(len(model.weights) + 1, np.float32)
+    part = np.zeros_like(gradient)
     for epoch in range(epochs):
         for batch in batches(len(data.train_images), epoch):
             for index in range(shards):
                 mine = shard(batch, index, shards)
                 model.gradient(data.train_images[mine], data.train_labels[mine], part)
                 if index == 0:
-                    whole[:] = part  # 0 + -0.0 would be another zero
+                    gradient[:] = part  # 0 + -0.0 would be 0.0
                 else:
-                    whole += part
-            model.step(whole[:-1])
+                    gradient += part
+            model.step(gradient[:-1])
     return model.weights
 
 

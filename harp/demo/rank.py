@@ -58,14 +58,11 @@ def train(comm: Communicator, arguments: argparse.Namespace) -> net.Floats:
 
 
 def path(log: list[tuple[int, str]]) -> str:
-    return path_in_use([text for _, text in log]) or "unknown: the plugin has said nothing"
+    return path_in_use([text for _, text in log]) or "unknown: the plugin has not logged it"
 
 
 def plugin_stats(log: list[tuple[int, str]]) -> dict[str, int]:
-    """Add up the counters in the plugin's final log lines, one for each instance.
-
-    Empty if it ran no stack.
-    """
+    """Add up the counters in the plugin's final log lines, one for each instance, if any."""
     total: Counter[str] = Counter()
     for _level, text in log:
         if match := _STATS_LINE.search(text):
@@ -138,16 +135,16 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, required=True)
     parser.add_argument("--root", required=True, help="where rank 0 listens: ADDRESS:PORT")
     parser.add_argument(
-        "--memory", default="", help="ranks with equal texts share memory; default: none do"
+        "--memory", default="", help="ranks with the same text share memory; default: none do"
     )
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--pause", type=float, default=0, help="after each epoch, seconds")
-    parser.add_argument("--ifname", help="whose packets to count when the kernel carries them")
-    parser.add_argument("--weights", type=Path, help="write the trained weights there (.npy)")
+    parser.add_argument("--ifname", help="count the packets of this NIC if the kernel carries them")
+    parser.add_argument("--weights", type=Path, help="file to write the trained weights to (.npy)")
     parser.add_argument("--timeout", type=float, default=60, help="of one operation, seconds")
     arguments = parser.parse_args()
     if not re.fullmatch(r".+:\d{1,5}", arguments.root):
-        parser.error(f"--root {arguments.root}: it is ADDRESS:PORT")
+        parser.error(f"--root {arguments.root}: not ADDRESS:PORT")
     if not arguments.plugin:
         parser.error("no plugin: --plugin, or run it under `harpctl run --`")
     try:

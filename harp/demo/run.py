@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo's parent process: makes hosts, starts ranks, prints, compares the weights."""
+"""The demo's parent process: creates hosts, starts ranks, prints results, compares weights."""
 
 import json
 import os
@@ -46,26 +46,26 @@ class DemoOptions:
     plugin: str | Path | None = None
     timeout_s: float = 60
     ranks_per_host: int = 1
-    # A harpd on each host; the ranks run as user nobody, in namespaces of their own.
+    # A harpd on each host; the ranks run as user nobody, in separate namespaces.
     daemon: bool = False
     nic: str = "veth"
     baseline: bool = False  # also train over NCCL's kernel sockets
 
     @property
     def ranks(self) -> int:
-        """Rank r is on host r modulo hosts, so that neighbors in the ring never share one."""
+        """Rank r is on host r modulo hosts, so that ring neighbors are on different hosts."""
         return self.lab.hosts * self.ranks_per_host
 
 
 def check(options: DemoOptions) -> None:
     """Raise HarpError for options that contradict each other."""
     if options.baseline and options.lab.ipv6:
-        raise HarpError("--baseline has IPv4 only: leave --ipv6 out", Exit.USAGE)
+        raise HarpError("--baseline supports IPv4 only: omit --ipv6", Exit.USAGE)
     if options.nic != memif.NIC:
         return
     memif.check(options.ranks, options.path)
     if options.daemon:
-        raise HarpError(f"--nic {memif.NIC} has ports of its own: leave --daemon out", Exit.USAGE)
+        raise HarpError(f"--nic {memif.NIC} has its own ports: omit --daemon", Exit.USAGE)
 
 
 def _environment(options: DemoOptions, host: Host) -> dict[str, str]:
@@ -111,7 +111,7 @@ def _start(options: DemoOptions, lab: Lab, daemons: list[LabHarpd], rank: int, t
         hostname=f"rank{rank}",
     )
     process = team.start(None, jail.command(host, command), env=env)
-    host.processes.append(process)  # it ends with the test hosts at the latest
+    host.processes.append(process)  # the test hosts end it at the latest
 
 
 def _take(rank: int, events: Queue[tuple[int, Any]], line: str | None) -> None:
@@ -199,17 +199,17 @@ def _daemons(options: DemoOptions, lab: Lab, stack: ExitStack) -> list[LabHarpd]
 def _train(
     options: DemoOptions, team: Team, on_epoch: OnEpoch = lambda _: None
 ) -> tuple[list[dict[str, Any]], float]:
-    """Train on new hosts. Returns the ranks' reports and the seconds that it took."""
+    """Train on new hosts. Return the ranks' reports and the duration in seconds."""
     shape = options.lab
     if options.daemon and options.ranks_per_host > 1:
-        # Each rank has a queue, by a rule that HARP can compute.
+        # Each rank has a queue, which an RSS hash selects that HARP can compute.
         shape = replace(shape, queues=options.ranks_per_host, rss=RSS)
     with Lab(shape) as lab, ExitStack() as stack:
         daemons = _daemons(options, lab, stack)
         weights = team.folder / WEIGHTS
         weights.mkdir()
         if daemons:
-            # User nobody writes there, and only there: root writes in the team's folder.
+            # User nobody may write to this folder only: the team's folder is root's.
             weights.chmod(0o1777)
         return _follow(options, lab, daemons, team, on_epoch)
 
@@ -238,7 +238,7 @@ def _baseline(options: DemoOptions) -> dict[str, Any]:
     rounds = []
     for number in range(BASELINE_ROUNDS):
         order = (options, sockets) if number % 2 == 0 else (sockets, options)
-        times = {which is sockets: _comm_seconds(which) for which in order}
+        times = {case is sockets: _comm_seconds(case) for case in order}
         rounds.append((times[False], times[True]))
     return {
         "rounds": [{"harp_seconds": harp, "sockets_seconds": other} for harp, other in rounds],
@@ -312,10 +312,10 @@ def print_report(report: dict[str, Any]) -> None:
 
 
 def transport_lines(report: dict[str, Any]) -> list[str]:
-    """Print which transport carried the bytes, why packets were retransmitted, and the baseline."""
+    """Return which transport carried the bytes, why packets were retransmitted, the baseline."""
     lines = []
     counters = [rank.get("counters", {}) for rank in report["ranks"]]
-    stack_bytes = sum(each.get("tx_bytes", 0) for each in counters)
+    stack_bytes = sum(rank.get("tx_bytes", 0) for rank in counters)
     sent_bytes = sum(rank.get("sent_bytes", 0) for rank in report["ranks"])
     if stack_bytes and report["options"]["path"] == "auto":
         share = min(1.0, stack_bytes / max(sent_bytes, 1))
@@ -323,16 +323,16 @@ def transport_lines(report: dict[str, Any]) -> list[str]:
             f"HARP's own TCP stack carried {share:.1%} of the bytes, the kernel's TCP the rest: "
             "path auto chooses by message size, from what it measures"
         )
-    if stack_bytes and any(each.get("tcp_retransmits") for each in counters):
+    if stack_bytes and any(rank.get("tcp_retransmits") for rank in counters):
         lines.append(
             "retransmits: probes for a lost tail (RFC 8985). This link loses nothing; an ACK is "
             "late when its process waits for a processor"
         )
     if (sockets := report["sockets"]) is not None:
-        # The times are those of the round with the median speed: medians of each could contradict
-        # the median of the speeds.
+        # The times of the round with the median speed: medians of the times could contradict the
+        # median of the speeds.
         speed = sockets["speed"]
-        times = [(each["harp_seconds"], each["sockets_seconds"]) for each in sockets["rounds"]]
+        times = [(pair["harp_seconds"], pair["sockets_seconds"]) for pair in sockets["rounds"]]
         times.sort(key=lambda pair: _speed(*pair))
         harp, other = times[len(times) // 2]
         lines.append(
@@ -348,22 +348,22 @@ def verdict_lines(verdict: dict[str, Any], ranks: int) -> list[str]:
     if verdict["ranks_equal_bit_for_bit"]:
         first = f"weights of all {ranks} ranks: equal bit for bit ({verdict['weights']})"
     else:
-        first = f"weights of the {ranks} ranks DIFFER: the all-reduce gave them other sums"
+        first = f"weights of the {ranks} ranks DIFFER: the all-reduce gave them different sums"
     if verdict["alone_equal_bit_for_bit"]:
-        words = "equal bit for bit"
+        alone = "equal bit for bit"
     elif ranks == 2:
-        words = (
+        alone = (
             f"DIFFERS by {verdict['difference_relative']:.1e} of the largest weight, though the"
             " order of its sums is the same"
         )
     else:
-        words = (
+        alone = (
             f"largest difference {verdict['difference_relative']:.1e} of the largest weight"
             f" (tolerance {verdict['tolerance_relative']:.0e} for more than two ranks, whose sums"
             " have another order)"
         )
     return [
         first,
-        f"single-process run over the same batches and shards: {words}",
+        f"single-process run over the same batches and shards: {alone}",
         "the weights agree" if verdict["agree"] else "the weights DO NOT agree",
     ]

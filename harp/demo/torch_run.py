@@ -18,7 +18,7 @@ TIMEOUT_S = 300
 
 
 def run_backend(lab: Lab, backend: str, epochs: int, path: str, folder: Path) -> list[Any]:
-    """torchrun on each host, one rank each; the lines of rank 0."""
+    """Run torchrun with one rank on each host; return the lines of rank 0."""
     with Team("torchrun", f"{backend}: host {{}}: ", "Error") as team:
         for host in lab.hosts:
             command: list[str | Path] = [sys.executable, "-m", "torch.distributed.run"]
@@ -33,7 +33,7 @@ def run_backend(lab: Lab, backend: str, epochs: int, path: str, folder: Path) ->
 
 
 def run(shape: LabOptions, epochs: int, path: str) -> dict[str, Any]:
-    """Both backends: epochs of each, and whether all weights are equal."""
+    """Train with both backends; return their epochs, and whether all weights are equal."""
     torch_bench.check()
     torch_bench.compile_backend()
     import torch
@@ -43,11 +43,10 @@ def run(shape: LabOptions, epochs: int, path: str) -> dict[str, Any]:
     with Lab(shape) as lab:
         for backend in ("gloo", "harp"):
             with tempfile.TemporaryDirectory(prefix="harp-demo-") as name:
-                found = run_backend(lab, backend, epochs, path, Path(name))
+                rows = run_backend(lab, backend, epochs, path, Path(name))
                 files = [Path(name) / f"rank{rank}.pt" for rank in range(shape.hosts)]
                 weights[backend] = [torch.load(file, weights_only=True) for file in files]
-            backends[backend] = {"epochs": found, "seconds": sum(row["seconds"] for row in found)}
-    every = [*weights["gloo"], *weights["harp"]]
+            backends[backend] = {"epochs": rows, "seconds": sum(row["seconds"] for row in rows)}
     ranks_equal = all(
         torch.equal(value, values[0]) for values in weights.values() for value in values
     )
@@ -56,11 +55,11 @@ def run(shape: LabOptions, epochs: int, path: str) -> dict[str, Any]:
         "lab": shape.words,
         "hosts": shape.hosts,
         "path": path,
-        "weights": every[0].numel(),
+        "weights": weights["gloo"][0].numel(),
         "backends": backends,
         "ranks_equal_bit_for_bit": ranks_equal,
         "backends_equal_bit_for_bit": torch.equal(weights["gloo"][0], weights["harp"][0]),
-        # More than two ranks may add in another order than Gloo.
+        # With more than two ranks, HARP and Gloo may add in different orders.
         "agree": ranks_equal and torch.allclose(weights["gloo"][0], weights["harp"][0], atol=1e-4),
         "speed": backends["gloo"]["seconds"] / backends["harp"]["seconds"],
     }
@@ -72,11 +71,11 @@ def print_report(report: dict[str, Any]) -> None:
     )
     rows = [
         [backend, str(row["epoch"]), f"{row['loss']:.5f}", f"{row['seconds']:.3f}"]
-        for backend, found in report["backends"].items()
-        for row in found["epochs"]
+        for backend, result in report["backends"].items()
+        for row in result["epochs"]
     ]
     output.print_table(["backend", "epoch", "loss", "seconds"], rows)
-    times = {name: found["seconds"] for name, found in report["backends"].items()}
+    times = {name: result["seconds"] for name, result in report["backends"].items()}
     output.print_line(
         f"training: Gloo {times['gloo']:.3f} s, harp {times['harp']:.3f} s"
         f" ({report['speed']:.2f} times as fast)"

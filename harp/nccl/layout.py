@@ -27,7 +27,7 @@ _STRUCTS = (
     "ncclWorkElemP2p",
     "ncclWorkHeader",
 )
-# The communicator's device side: ncclKernelComm since 2.28, when ncclDevComm became something else.
+# The communicator's device side: ncclKernelComm since 2.28, where ncclDevComm is another struct.
 _COMMS = ("ncclKernelComm", "ncclDevComm")
 _ENUMERATORS = (
     "ncclNumTypes",
@@ -44,36 +44,26 @@ _TYPEDEFS = ("DW_TAG_typedef", "DW_TAG_const_type", "DW_TAG_volatile_type")
 _COMPOUND = ("DW_TAG_structure_type", "DW_TAG_union_type", "DW_TAG_class_type")
 
 
-def _reader() -> Any:
-    try:
-        from elftools.elf.elffile import ELFFile
-    except ImportError:
-        raise HarpError(
-            "pyelftools is not installed: pip install pyelftools", Exit.MISSING
-        ) from None
-    return ELFFile
-
-
 def _name(die: Any) -> str:
     attribute = die.attributes.get("DW_AT_name")
     return attribute.value.decode() if attribute else ""
 
 
 def _number(die: Any, attribute: str, default: int = 0) -> int:
-    found = die.attributes.get(attribute)
-    return int(found.value) if found else default
+    number = die.attributes.get(attribute)
+    return int(number.value) if number else default
 
 
 def _plain_type(die: Any) -> Any:
     """Return the type of a member or variable, without typedefs and qualifiers."""
-    found = die.get_DIE_from_attribute("DW_AT_type")
-    while found.tag in _TYPEDEFS and "DW_AT_type" in found.attributes:
-        found = found.get_DIE_from_attribute("DW_AT_type")
-    return found
+    die_type = die.get_DIE_from_attribute("DW_AT_type")
+    while die_type.tag in _TYPEDEFS and "DW_AT_type" in die_type.attributes:
+        die_type = die_type.get_DIE_from_attribute("DW_AT_type")
+    return die_type
 
 
 def _bytes(die: Any) -> int:
-    """Return the size of a type; some files have none for pointers."""
+    """Return the size of a type. Some libraries give none for pointers."""
     if die.tag == "DW_TAG_array_type":
         count = 1
         for child in die.iter_children():
@@ -135,12 +125,15 @@ def _describe(unit: Any) -> list[str]:
 
 def _open(library: Path, stack: contextlib.ExitStack) -> Any:
     try:
-        file = stack.enter_context(library.open("rb"))
-        elf = _reader()(file)
+        from elftools.elf.elffile import ELFFile
+    except ImportError:
+        raise HarpError(
+            "pyelftools is not installed: pip install pyelftools", Exit.MISSING
+        ) from None
+    try:
+        elf = ELFFile(stack.enter_context(library.open("rb")))
     except OSError as error:
         raise HarpError(f"{library}: {error.strerror}", Exit.MISSING) from error
-    except HarpError:
-        raise
     except Exception as error:  # pyelftools raises many types
         raise HarpError(f"{library}: not an ELF file: {error}") from error
     machine = elf.get_machine_arch()
@@ -157,7 +150,7 @@ def _open(library: Path, stack: contextlib.ExitStack) -> Any:
 
 
 def read(library: Path) -> str:
-    """Return the layout file's text: "field NAME OFFSET BITS" and "number NAME=VALUE", a line each.
+    """Return the layout file's text: lines "field NAME OFFSET BITS" and "number NAME=VALUE".
 
     HarpError for a library that is stripped, for another machine, or unlike all known versions.
     """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks of NVIDIA's NCCL on test hosts, one process each: harp-nccl-rank.
 
-Each rank reads commands, a line each, and answers with a document (tools/nccl/rank.c lists them).
+Each rank reads a command from each line, and answers with a document (tools/nccl/rank.c).
 """
 
 import json
@@ -42,25 +42,25 @@ def environment(
     host: Host, net: str, more: Mapping[str, str] | None = None, plugin: Path | None = None
 ) -> dict[str, str]:
     """Return a rank's environment: net carries the traffic, or NCCL fails. `more` overrides it."""
-    mine = _EMULATION | {
-        "NCCL_HOSTID": host.netns,  # each rank on a host of its own
+    variables = _EMULATION | {
+        "NCCL_HOSTID": host.netns,  # a namespace counts as a host
         "NCCL_SOCKET_IFNAME": ",".join(nic.ifname for nic in host.nics),
         "NCCL_NET": net,
     }
     if ":" in host.address:
-        mine["NCCL_SOCKET_FAMILY"] = "AF_INET6"
+        variables["NCCL_SOCKET_FAMILY"] = "AF_INET6"
     if net == HARP:
         folder = (plugin or _paths.plugin()).parent
         paths = [str(folder), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
-        mine |= {"NCCL_NET_PLUGIN": "harp", "LD_LIBRARY_PATH": ":".join(paths)}
+        variables |= {"NCCL_NET_PLUGIN": "harp", "LD_LIBRARY_PATH": ":".join(paths)}
     else:
-        mine["NCCL_NET_PLUGIN"] = "none"
-    mine |= more or {}
-    return job_environment(mine, foreign=("NCCL_", "HARP_"), kept=("HARP_BUILD",))
+        variables["NCCL_NET_PLUGIN"] = "none"
+    variables |= more or {}
+    return job_environment(variables, foreign=("NCCL_", "HARP_"), kept=("HARP_BUILD",))
 
 
 class RankError(HarpError):
-    """An error of a rank: NCCL's, or that of the process, which has ended."""
+    """An error of a rank: NCCL reported it, or the process has ended."""
 
     def __init__(self, message: str, answer: Answer | None = None) -> None:
         super().__init__(message)
@@ -68,7 +68,7 @@ class RankError(HarpError):
 
 
 class EmulationError(HarpError):
-    """harp-nccl-rank met something that it does not emulate, whatever carries the traffic."""
+    """NCCL uses a feature that harp-nccl-rank does not emulate, with any transport."""
 
 
 class Rank(Piped):
@@ -89,29 +89,29 @@ class Rank(Piped):
         """Return the answer; RankError if it is an error, or there is none."""
         answer: Answer = json.loads(self.line(limit_s))
         if not answer["ok"]:
-            words = f"{answer['error']} ({answer['last_error']})".replace(" ()", "")
-            raise RankError(f"{self.name}: {words}", answer)
+            text = f"{answer['error']} ({answer['last_error']})".replace(" ()", "")
+            raise RankError(f"{self.name}: {text}", answer)
         return answer
 
     def ask(self, command: str, limit_s: float = ANSWER_S) -> Answer:
         self.send(command)
         return self.receive(limit_s)
 
-    def _last_words(self) -> str:
+    def _last_warning(self) -> str:
         warnings = [line for line in self.log if _COMPLAINT.search(line)]
         return f": {warnings[-1]}" if warnings else ""
 
     def late(self, limit_s: float) -> HarpError:
-        return RankError(f"{self.name}: no answer in {limit_s:.0f} s{self._last_words()}")
+        return RankError(f"{self.name}: no answer in {limit_s:.0f} s{self._last_warning()}")
 
     def ended(self) -> HarpError:
         status = self.process.wait(ANSWER_S)
-        words = f"{self.name} ended with status {status}{self._last_words()}"
-        return EmulationError(words) if status == _EMULATION_EXIT else RankError(words)
+        text = f"{self.name} ended with status {status}{self._last_warning()}"
+        return EmulationError(text) if status == _EMULATION_EXIT else RankError(text)
 
 
 class Ranks(Closing):
-    """One rank on each host. They end with this object."""
+    """One rank on each host; close() ends them."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Ranks(Closing):
         commands: Sequence[Sequence[str | Path]] | None = None,
         processors: Sequence[int | None] | None = None,
     ) -> None:
-        """Start the ranks; `commands` precede each one's command line, in the host's network."""
+        """Start the ranks. commands: for each rank, a prefix of its command line."""
         self._folder = tempfile.TemporaryDirectory(prefix="harp-nccl-")
         self.ranks: list[Rank] = []
         library = wheels.library(version)
@@ -152,7 +152,7 @@ class Ranks(Closing):
         return self.ranks[index]
 
     def ask(self, command: str, limit_s: float = ANSWER_S) -> list[Answer]:
-        """Send all the same command at once; return the answers. {rank}, {ranks} are replaced."""
+        """Send a command to all ranks; return the answers. {rank} and {ranks} are replaced."""
         for rank in self.ranks:
             rank.send(command.format(rank=rank.index, ranks=len(self.ranks)))
         deadline = time.monotonic() + limit_s

@@ -2,7 +2,7 @@
 """NVIDIA's wheels of NCCL: pip downloads them into a cache, which keeps libnccl.so.2.
 
 The cache is harp/nccl in $XDG_CACHE_HOME, else in ~/.cache. It has a folder for each version, with
-the library, of 200 to 450 MB, and its layout (harp.nccl.layout).
+the library (200 to 450 MB) and its layout (harp.nccl.layout).
 """
 
 import os
@@ -36,14 +36,14 @@ def version_key(version: str) -> tuple[int, ...]:
 
 def cached() -> list[str]:
     """Return the versions in the cache, oldest first."""
-    found = (path.parent.name for path in cache_dir().glob(f"*/{LIBRARY}"))
-    return sorted((name for name in found if _VERSION.fullmatch(name)), key=version_key)
+    names = (path.parent.name for path in cache_dir().glob(f"*/{LIBRARY}"))
+    return sorted((name for name in names if _VERSION.fullmatch(name)), key=version_key)
 
 
 def check_version(version: str) -> None:
     """Raise HarpError for an invalid version: it becomes part of a path and of pip's command."""
     if not _VERSION.fullmatch(version):
-        raise HarpError(f"'{version}' is no version of NCCL, such as 2.30.7", Exit.USAGE)
+        raise HarpError(f"'{version}' is not a version of NCCL, such as 2.30.7", Exit.USAGE)
 
 
 def library(version: str) -> Path:
@@ -52,7 +52,7 @@ def library(version: str) -> Path:
     path = cache_dir() / version / LIBRARY
     if not path.is_file():
         raise HarpError(
-            f"NCCL {version} is not in {cache_dir()}: harpctl bench nccl-real --nccl {version}"
+            f"NCCL {version} is not in {cache_dir()}; run harpctl bench nccl-real --nccl {version}"
             " --download",
             Exit.MISSING,
         )
@@ -60,15 +60,15 @@ def library(version: str) -> Path:
 
 
 def layout_file(path: Path) -> Path:
-    """Return the layout of a library, cached with it if the folder can be written."""
-    kept = path.parent / f"layout-{layout.FORMAT}"
-    if not kept.is_file():
-        files.write_whole(kept, layout.read(path), durable=False)
-    return kept
+    """Return the file with the layout of a library, which is written next to it if absent."""
+    file = path.parent / f"layout-{layout.FORMAT}"
+    if not file.is_file():
+        files.write_whole(file, layout.read(path), durable=False)
+    return file
 
 
 def fetch(version: str | None = None) -> str:
-    """Download a version, or the newest, unless it is cached; return the version."""
+    """Download a version unless it is cached, or the newest one; return the version."""
     if version is not None:
         check_version(version)
         if version in cached():
@@ -95,23 +95,25 @@ def fetch(version: str | None = None) -> str:
 
 
 def _pip_download(version: str | None, folder: Path) -> None:
-    wanted = f"{PACKAGE}=={version}" if version else PACKAGE
+    requirement = f"{PACKAGE}=={version}" if version else PACKAGE
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
     command += ["--disable-pip-version-check", "--no-cache-dir", "--quiet"]
     try:
         done = subprocess.run(
-            [*command, "--dest", str(folder), wanted],
+            [*command, "--dest", str(folder), requirement],
             capture_output=True,
             text=True,
             timeout=_DOWNLOAD_S,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise HarpError(f"{wanted}: no download in {_DOWNLOAD_S} s; is there a network?") from None
+        raise HarpError(
+            f"{requirement}: no download in {_DOWNLOAD_S} s; is there a network?"
+        ) from None
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
         reason = lines[-1].removeprefix("ERROR: ") if lines else f"exit status {done.returncode}"
-        raise HarpError(f"{wanted} could not be downloaded: {reason}; is there a network?")
+        raise HarpError(f"{requirement} could not be downloaded: {reason}; is there a network?")
 
 
 def _extract(wheel: Path, folder: Path) -> None:

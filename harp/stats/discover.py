@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds statistics pages: memfds named harp-page that processes hold open (/proc/PID/fd).
 
-A page that several processes hold (a forked child, harpd) is found once, and belongs to the process
-that its identity names. Processes whose descriptors can't be read are counted. A user's pages are
-found up to a limit, because anyone can make many.
+A page that several processes hold (a forked child, harpd) is listed once, and belongs to the
+process that its identity names. Processes whose descriptors can't be read are counted. Each user's
+pages are limited, because any user can create many.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ from harp.stats.page import PageError, identity
 from harp.words import printable
 
 PAGES_MAX = 4096
-# Limit per user, except root: readers read all pages, and pages cost their holders nothing. A
-# process counts as this many descriptors.
+# Limits per user, except root: readers read all pages, and pages cost their holders nothing. A
+# process counts as PROCESS_LINKS descriptors.
 USER_LINKS_MAX = 65536
 PROCESS_LINKS = 16
 USER_PAGES_MAX = 512
@@ -37,7 +37,7 @@ _MORE = {
 
 @dataclass
 class Page:
-    """An open page. The kernel provides uid and pid, as seen from here; its process, comm."""
+    """An open page. The kernel names pid and uid, as seen from here; the process chose comm."""
 
     fd: int
     pid: int
@@ -45,7 +45,7 @@ class Page:
     comm: str
     inode: int
     size: int = 0  # bytes
-    job: bool = False  # a job's; else a stack's
+    job: bool = False  # the page of a job; else of a stack
 
     def close(self) -> None:
         if self.fd >= 0:
@@ -60,7 +60,7 @@ class Found(Closing):
     pages: list[Page] = field(default_factory=list)  # of stacks
     jobs: list[Page] = field(default_factory=list)
     hidden_processes: int = 0  # processes whose descriptors can't be read
-    bad: list[tuple[int, PageError]] = field(default_factory=list)  # pid, what is wrong
+    bad: list[tuple[int, PageError]] = field(default_factory=list)  # pid, reason
 
     def close(self) -> None:
         for page in (*self.pages, *self.jobs):
@@ -99,13 +99,13 @@ def _uid(proc: Path, pid: int) -> int:
     return int(uids[0]) if uids else -1
 
 
-def _described(proc: Path, pid: int, fd: int, seen: os.stat_result) -> Page:
-    clean = printable(status_field(pid, "Name", proc))
-    return Page(fd, pid, _uid(proc, pid), clean, seen.st_ino, seen.st_size)
+def _page_of(proc: Path, pid: int, fd: int, status: os.stat_result) -> Page:
+    comm = printable(status_field(pid, "Name", proc))
+    return Page(fd, pid, _uid(proc, pid), comm, status.st_ino, status.st_size)
 
 
 class _Shares:
-    """Counts what each user has of the examined."""
+    """Limits the descriptors, pages and bytes of each user."""
 
     def __init__(self, found: Found) -> None:
         self._found = found
@@ -113,18 +113,18 @@ class _Shares:
         self._reported: set[int] = set()
 
     def take(self, uid: int, pid: int, unit: str, count: int, most: int) -> int:
-        """Return how much of `count` the user may have; the first time that it is less, note it."""
+        """Return how much of `count` the user may have. Report a user once if that is less."""
         if uid == 0:
             return count
-        given = min(count, most - self._used[uid, unit])
-        if given < count and uid not in self._reported:
+        share = min(count, most - self._used[uid, unit])
+        if share < count and uid not in self._reported:
             self._reported.add(uid)
             why = f"user {uid} {_MORE[unit]} than the limit: the others are left out"
             self._found.bad.append((pid, PageError(why, errno.EDQUOT)))
-        if given < count and unit != "descriptors":  # part of a page is of no use
-            given = 0
-        self._used[uid, unit] += given
-        return given
+        if share < count and unit != "descriptors":  # part of a page is useless
+            share = 0
+        self._used[uid, unit] += share
+        return share
 
 
 class _Search:
@@ -143,17 +143,17 @@ class _Search:
         except OSError as error:
             self.found.hidden_processes += error.errno in (errno.EACCES, errno.EPERM)
             return
-        uid, wanted = _uid(self._proc, pid), PROCESS_LINKS + len(numbers)
-        given = self._shares.take(uid, pid, "descriptors", wanted, USER_LINKS_MAX)
-        count = max(0, given - PROCESS_LINKS)
+        uid, count = _uid(self._proc, pid), PROCESS_LINKS + len(numbers)
+        share = self._shares.take(uid, pid, "descriptors", count, USER_LINKS_MAX)
+        count = max(0, share - PROCESS_LINKS)
         links = list(_page_links(self._proc / str(pid) / "fd", numbers[:count]))
-        mine = pid == os.getpid()
-        opened = {page.fd for page in self.by_inode.values()} if mine else set()
+        is_own = pid == os.getpid()
+        opened = {page.fd for page in self.by_inode.values()} if is_own else set()
         for link in links:
             if len(self.by_inode) >= PAGES_MAX:
                 return
             if int(link.name) in opened:
-                # ours by this search alone: the process that held it when we saw it owns it
+                # this search opened it; another process owns the page
                 continue
             with contextlib.suppress(OSError):
                 if not self._take(pid, link):
@@ -161,33 +161,33 @@ class _Search:
 
     def _take(self, pid: int, link: Path) -> bool:
         """Return False if the process's user has reached the limit."""
-        fd, seen = memfd.open_link(link, os.O_RDONLY)
-        inode = seen.st_ino
+        fd, status = memfd.open_link(link, os.O_RDONLY)
+        inode = status.st_ino
         if inode in self._bad:
             os.close(fd)
             return True
-        page = _described(self._proc, pid, fd, seen)
+        page = _page_of(self._proc, pid, fd, status)
         if inode not in self.by_inode and not self._admit(page):
             page.close()
             return False
         try:
-            whose, page.job = identity(fd)
+            owner, page.job = identity(fd)
         except PageError as error:
             page.close()
             self._bad.add(inode)
-            # A lease's page before the job's first publication is no problem.
+            # ENODATA: the page of a lease whose job has not published yet.
             if error.errno != errno.ENODATA:
                 self.found.bad.append((pid, error))
             return True
-        self._keep(page, inode, whose.pid)
+        self._keep(page, inode, owner.pid)
         return True
 
     def _admit(self, page: Page) -> bool:
-        # Bytes first: a page that exceeds their limit is not counted as one of the pages.
-        wanted = (("bytes", page.size, USER_BYTES_MAX), ("pages", 1, USER_PAGES_MAX))
+        # Bytes first: a page that exceeds their limit does not count as a page.
+        limits = (("bytes", page.size, USER_BYTES_MAX), ("pages", 1, USER_PAGES_MAX))
         return all(
             self._shares.take(page.uid, page.pid, unit, count, most) == count
-            for unit, count, most in wanted
+            for unit, count, most in limits
         )
 
     def _keep(self, page: Page, inode: int, claimed: int) -> None:

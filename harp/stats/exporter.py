@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Prometheus endpoint, in a process of its own: `python -m harp.stats.exporter FD`.
+"""The Prometheus endpoint, a separate process: `python -m harp.stats.exporter FD`.
 
-The process parses files that any user may fill, so it is confined as harp.stats.reader. harpd
-(harp.daemon.metrics) gives it a listening socket, FD, and as standard input a connection as a
-client's, by which it asks for harpd's status and leases. It ends with that connection. harpd logs
-what it writes to stderr.
+The process parses files that any user may fill, so it is confined like harp.stats.reader. harpd
+(harp.daemon.metrics) passes a listening socket, FD, and as standard input a client connection, over
+which the process queries harpd's status and leases. It ends with that connection. harpd logs its
+stderr.
 
 Statistics are read at most once a second; all requests share them.
 """
@@ -38,13 +38,13 @@ AGE_S = 1.0
 ASK_S = 5.0
 REQUEST_TIMEOUT_S = 10.0
 CLIENTS_MAX = 16
-THREADS_MAX = 2 * CLIENTS_MAX  # with those of clients that were closed and wait for statistics
+THREADS_MAX = 2 * CLIENTS_MAX  # including threads of closed clients that wait for statistics
 # Returns harpd's documents; None: harpd does not answer.
 DaemonSource = Callable[[], own.Documents | None]
 
 
 class Scrapes:
-    """All families, read at most once a second, in any thread. pid: harpd's, for process_*."""
+    """All families, read at most once a second, for any thread. pid: harpd's, for process_*."""
 
     def __init__(
         self,
@@ -60,22 +60,22 @@ class Scrapes:
         self._devices = totals.DeviceTotals()
 
     def collect(self, per_queue: bool) -> list[Metric]:
-        """Return the families, maybe the last ones. per_queue: series of queues, not NICs."""
+        """Return the families of the last second. per_queue: series of queues, not NICs."""
         with self._lock:
-            read_s, found = self._last.get(per_queue, (-AGE_S, []))
+            read_s, metrics = self._last.get(per_queue, (-AGE_S, []))
             if time.monotonic() - read_s >= AGE_S:
-                found = list(self._read(per_queue))
-                self._last[per_queue] = time.monotonic(), found
-            return found
+                metrics = list(self._read(per_queue))
+                self._last[per_queue] = time.monotonic(), metrics
+            return metrics
 
     def _read(self, per_queue: bool) -> Iterator[Metric]:
         documents, before = self._source(), self._problem
         leased = own.leased(documents[1]) if documents is not None else {}
         nics = own.nics(documents[0]) if documents is not None else []
-        of_jobs: list[Metric] = []
+        statistics: list[Metric] = []
         try:
             scrape = self.scrape(leased, frozenset(nic["ifname"] for nic in nics), per_queue)
-            of_jobs += families.collect(scrape)
+            statistics += families.collect(scrape)
             self._problem = ""
         except Exception as error:
             self._problem = f"reading statistics: {type(error).__name__}: {error}"
@@ -83,25 +83,26 @@ class Scrapes:
                 print(self._problem, file=sys.stderr, flush=True)
         yield from self._process.collect()
         yield from own.collect(documents, not self._problem)
-        yield from of_jobs
+        yield from statistics
 
     def scrape(
         self, leased: families.Leased, nics: frozenset[str], per_queue: bool = False
     ) -> families.ScrapeData:
         """Return the data. nics: names that may become labels, besides this host's NICs."""
-        with find() as found:
-            host = look(found, flows=False, lanes=True)
+        with find() as pages:
+            host = look(pages, flows=False, lanes=True)
         instances, ignored = families.believed(host.instances, leased)
         jobs, left_out = families.believed_jobs(host.jobs, leased)
         for reason, count in left_out.items():
             ignored[reason] = ignored.get(reason, 0) + count
         ignored["unreadable"] += len(host.bad)
-        here = {name for _, name in socket.if_nameindex()}
-        done = self._totals.of_jobs(jobs, nics.union(here))
+        own_nics = {name for _, name in socket.if_nameindex()}
+        job_sums = self._totals.of_jobs(jobs, nics.union(own_nics))
         devices = self._devices.of_devices(instances)
         instances, xstats_ignored = self._names.sift(instances)
-        shown = None if per_queue else devices
-        return families.ScrapeData(instances, ignored, done, shown, xstats_ignored)
+        return families.ScrapeData(
+            instances, ignored, job_sums, None if per_queue else devices, xstats_ignored
+        )
 
 
 class _View(Collector):
@@ -116,13 +117,13 @@ class _Handler(WSGIRequestHandler):
     timeout = REQUEST_TIMEOUT_S  # for a client that sends nothing
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Clients' requests are not logged."""
+        """Do not log requests."""
 
 
 class Exporter(ThreadingWSGIServer):
-    """The server, with a thread for each client. With too many clients, the oldest one is closed:
-    Prometheus sends its request and reads the answer at once. With too many threads, a new client
-    is closed: the process shares its limit of threads with harpd.
+    """The server, with a thread for each client. With too many clients, the oldest one is closed,
+    because Prometheus sends its request and reads the answer at once. With too many threads, a new
+    client is closed, because the process shares its limit of threads with harpd.
     """
 
     block_on_close = False
@@ -150,14 +151,14 @@ class Exporter(ThreadingWSGIServer):
             self._applications[per] = make_wsgi_app(registry)
 
     def _application(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        """Answer: every path is /metrics; ?per=queue: series of each queue."""
+        """Answer a request. Every path is /metrics; ?per=queue: series of each queue."""
         (per, *more) = parse_qs(environ.get("QUERY_STRING", "")).get("per", ["device"])
         if more or per not in self._applications:
             start_response("400 Bad Request", [("Content-Type", "text/plain")])
             return [b"per is device or queue\n"]
         try:
             choose_encoder(environ.get("HTTP_ACCEPT", ""))
-        except TypeError:  # a version that is no number: plain text
+        except TypeError:  # the header has an invalid version: plain text
             del environ["HTTP_ACCEPT"]
         answer: Iterable[bytes] = self._applications[per](environ, start_response)
         return answer
@@ -182,8 +183,8 @@ class Exporter(ThreadingWSGIServer):
         if len(self._clients) > CLIENTS_MAX:
             oldest = next(iter(self._clients))
             del self._clients[oldest]
-            # This ends its thread if that reads or writes. A thread that waits for statistics ends
-            # when it has them.
+            # This ends a thread that reads or writes. A thread that waits for statistics ends once
+            # it has them.
             with contextlib.suppress(OSError):
                 oldest.shutdown(socket.SHUT_RDWR)
 
@@ -203,7 +204,7 @@ class Exporter(ThreadingWSGIServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that has gone is no error."""
+        """Ignore clients that have disconnected."""
 
 
 def ask_harpd(harpd: DaemonClient) -> own.Documents | None:

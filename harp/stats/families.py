@@ -52,23 +52,23 @@ def believed(
 ) -> tuple[tuple[Instance, ...], dict[str, int]]:
     """Return the instances that may have series, and the number of ignored pages, by reason.
 
-    A page itself names its NIC and queue. Root's pages are trusted, and those of a lease's owner
-    that name the leased queue; others could fill a Prometheus with names.
+    A page names its own NIC and queue. Trusted are root's pages, and those of a lease's owner that
+    name the leased queue. Others could fill Prometheus with names.
     """
     kept: list[Instance] = []
     ignored = {"ended": 0, "malformed": 0, "unknown_owner": 0, "too_many": 0, "unreadable": 0}
-    for each in instances:
-        identity = each.snapshot.identity
-        if each.snapshot.status.ended:
+    for instance in instances:
+        identity = instance.snapshot.identity
+        if instance.snapshot.status.ended:
             ignored["ended"] += 1
         elif not NIC_NAME.fullmatch(identity.ifname) or identity.queue > QUEUE_MAX:
             ignored["malformed"] += 1
-        elif each.uid != 0 and leased.get((identity.ifname, identity.queue)) != each.pid:
+        elif instance.uid != 0 and leased.get((identity.ifname, identity.queue)) != instance.pid:
             ignored["unknown_owner"] += 1
         elif len(kept) >= INSTANCES_MAX:
             ignored["too_many"] += 1
         else:
-            kept.append(each)
+            kept.append(instance)
     return tuple(kept), ignored
 
 
@@ -81,23 +81,23 @@ def believed_jobs(jobs: Iterable[Job], leased: Leased) -> tuple[tuple[Job, ...],
     owners = set(leased.values())
     kept: list[Job] = []
     ignored = {"job_of_user": 0, "ended": 0, "too_many": 0}
-    for each in jobs:
-        if each.snapshot.status.ended:
+    for job in jobs:
+        if job.snapshot.status.ended:
             ignored["ended"] += 1
-        elif each.uid != 0 and each.pid not in owners:
+        elif job.uid != 0 and job.pid not in owners:
             ignored["job_of_user"] += 1
         elif len(kept) >= INSTANCES_MAX:
             ignored["too_many"] += 1
         else:
-            kept.append(each)
+            kept.append(job)
     return tuple(kept), ignored
 
 
 class Names:
     """The names of drivers' counters so far, by NIC.
 
-    A job reports its driver's counters, by names that it could invent. So a NIC has at most as many
-    names as a page holds, for the life of the exporter, and only of printable characters.
+    A job reports its driver's counters and could invent their names. So the exporter accepts at
+    most as many names of a NIC as a page holds, and only printable ones.
     """
 
     def __init__(self) -> None:
@@ -107,30 +107,32 @@ class Names:
         """Return the instances with the counters that may have series, and how many may not."""
         kept = []
         ignored = Counter({"name": 0, "too_many": 0})
-        for each in instances:
-            known = self._known.setdefault(each.snapshot.identity.ifname, set())
-            good: dict[str, int] = {}
-            for name, value in each.snapshot.xstats.items():
+        for instance in instances:
+            known = self._known.setdefault(instance.snapshot.identity.ifname, set())
+            accepted: dict[str, int] = {}
+            for name, value in instance.snapshot.xstats.items():
                 if not XSTAT_NAME.fullmatch(name):
                     ignored["name"] += 1
                 elif name not in known and len(known) >= _page.XSTATS_MAX:
                     ignored["too_many"] += 1
                 else:
                     known.add(name)
-                    good[name] = value
-            kept.append(replace(each, snapshot=replace(each.snapshot, xstats=good)))
+                    accepted[name] = value
+            kept.append(replace(instance, snapshot=replace(instance.snapshot, xstats=accepted)))
         return tuple(kept), dict(ignored)
 
 
 def _labeled(instances: Iterable[Instance]) -> list[tuple[tuple[str, str, str], Instance]]:
-    """Return each with its labels' values; slots by age, so that a new one gets the next slot."""
+    """Return instances with their labels' values. Slots are by age, so that a new one is last."""
     slots: dict[tuple[str, int], int] = {}
     result = []
-    for each in sorted(instances, key=lambda one: (one.snapshot.identity.start_wall_ns, one.pid)):
-        place = each.snapshot.identity.ifname, each.snapshot.identity.queue
-        slot = slots.get(place, 0)
-        slots[place] = slot + 1
-        result.append(((place[0], str(place[1]), str(slot)), each))
+    for instance in sorted(
+        instances, key=lambda instance: (instance.snapshot.identity.start_wall_ns, instance.pid)
+    ):
+        queue = instance.snapshot.identity.ifname, instance.snapshot.identity.queue
+        slot = slots.get(queue, 0)
+        slots[queue] = slot + 1
+        result.append(((queue[0], str(queue[1]), str(slot)), instance))
     return result
 
 
@@ -138,7 +140,7 @@ Rows = Sequence[tuple[Labels, totals.Device]]
 
 
 def octaves(bucket: Iterable[int]) -> list[tuple[str, float]]:
-    """Return cumulative counts at OCTAVES_NS and +Inf of a page's histogram."""
+    """Return the cumulative counts of a page's histogram at OCTAVES_NS and +Inf."""
     upper, sums = schema.upper_ns(), [0, *accumulate(int(count) for count in bucket)]
     bounds = [(repr(ns / 1e9), float(sums[bisect_right(upper, ns)])) for ns in OCTAVES_NS]
     return [*bounds, ("+Inf", float(sums[-1]))]
@@ -156,19 +158,19 @@ def _histogram(
 
 def _statistics(labels: Labels, rows: Rows) -> Iterator[Metric]:
     """Yield a family of each statistic, of the drops, and of each histogram."""
-    for one in schema.statistics():
-        if not one.drop_reason:
-            make = CounterMetricFamily if one.kind == "counter" else GaugeMetricFamily
-            numbers = ((values, device.numbers[one.name]) for values, device in rows)
-            yield family(make, f"harp_{one.name}", sentence(one.help), labels, numbers)
+    for statistic in schema.statistics():
+        if not statistic.drop_reason:
+            make = CounterMetricFamily if statistic.kind == "counter" else GaugeMetricFamily
+            numbers = ((values, device.numbers[statistic.name]) for values, device in rows)
+            yield family(make, f"harp_{statistic.name}", sentence(statistic.help), labels, numbers)
     yield counter(
         "harp_drops",
         "Dropped packets or payload, by reason.",
         (*labels, "reason"),
         (
-            ((*values, one.drop_reason or ""), device.numbers[one.name])
+            ((*values, statistic.drop_reason or ""), device.numbers[statistic.name])
             for values, device in rows
-            for one in schema.drops()
+            for statistic in schema.drops()
         ),
     )
     for index, (name, text) in enumerate(_page.LISTS["histogram"]):
@@ -181,15 +183,20 @@ def _statistics(labels: Labels, rows: Rows) -> Iterator[Metric]:
 
 
 def _instances(scrape: ScrapeData) -> Iterator[Metric]:
-    seen = _labeled(scrape.instances)
+    labeled = _labeled(scrape.instances)
     if scrape.devices is None:
         yield gauge(
             "harp_instance_start_time_seconds",
             "When the instance was opened, seconds of the epoch.",
             LABELS,
-            ((labels, each.snapshot.identity.start_wall_ns / 1e9) for labels, each in seen),
+            (
+                (labels, instance.snapshot.identity.start_wall_ns / 1e9)
+                for labels, instance in labeled
+            ),
         )
-        yield from _statistics(LABELS, [(labels, totals.alone(each)) for labels, each in seen])
+        yield from _statistics(
+            LABELS, [(labels, totals.alone(instance)) for labels, instance in labeled]
+        )
     else:
         rows = [((name,), device) for name, device in sorted(scrape.devices.items())]
         yield gauge(
@@ -205,20 +212,20 @@ def _instances(scrape: ScrapeData) -> Iterator[Metric]:
         ("device", "slot", "name"),
         (
             ((nic, slot, name), value)
-            for (nic, queue, slot), each in seen
+            for (nic, queue, slot), instance in labeled
             if queue == "0"  # this instance publishes the port's counters
-            for name, value in each.snapshot.xstats.items()
+            for name, value in instance.snapshot.xstats.items()
         ),
     )
     yield gauge(
         "harp_port_xstats_ignored",
-        "Counters of DPDK ports' drivers that have no series, by reason.",
+        "Counters of DPDK ports' drivers without a series, by reason.",
         ("reason",),
         (((reason,), count) for reason, count in sorted(scrape.xstats_ignored.items())),
     )
     yield gauge(
         "harp_pages_ignored",
-        "Statistics pages that have no series, by reason.",
+        "Statistics pages without a series, by reason.",
         ("reason",),
         (((reason,), count) for reason, count in sorted(scrape.ignored.items())),
     )
@@ -245,10 +252,12 @@ def _jobs(jobs: totals.Jobs) -> Iterator[Metric]:
         ("device",),
         (((nic,), count) for nic, count in sorted(jobs.down.items())),
     )
-    for one in schema.job_counters():
-        if not one.name.startswith(DIED):
-            name = f"harp_job_{one.name}"
-            yield single(CounterMetricFamily, name, sentence(one.help), jobs.counters[one.name])
+    for statistic in schema.job_counters():
+        if not statistic.name.startswith(DIED):
+            name = f"harp_job_{statistic.name}"
+            yield single(
+                CounterMetricFamily, name, sentence(statistic.help), jobs.counters[statistic.name]
+            )
     yield counter(
         "harp_job_lanes_died",
         "Lanes lost while their comm lived, by reason.",

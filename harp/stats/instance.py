@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages of this host and their owners at one moment, and documents of them."""
+"""Reads the pages of this host and their owners at one moment, and formats them as documents."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from harp.stats.discover import Found, Page, find
 from harp.stats.page import Instance, Items, Job, PageError, address, read, read_job, text
 
 FORMAT = 1
-# Limit of a JSON document, shared by the users with pages. A page full of connections fits.
+# Limit of a JSON document, divided among the users with pages. A full page fits.
 DOCUMENT_BYTES_MAX = 128 << 20
 RECORD_BYTES = 1800  # of the longest flow, comm or lane in a document
 
@@ -41,22 +41,22 @@ class _Room:
         self._reported: set[int] = set()
 
     def take(self, page: Page, count: int, each_bytes: int = RECORD_BYTES) -> int:
-        """Return how many of these records fit; warn if not all do."""
-        given = min(count, self._left[page.uid] // each_bytes)
-        self._left[page.uid] -= given * each_bytes
-        if given < count and page.uid not in self._reported:
+        """Return how many of these records fit. Report a user once if not all fit."""
+        share = min(count, self._left[page.uid] // each_bytes)
+        self._left[page.uid] -= share * each_bytes
+        if share < count and page.uid not in self._reported:
             self._reported.add(page.uid)
             why = f"user {page.uid} publishes more than fits into the document: not all is shown"
             self._bad.append((page.pid, why))
-        return given
+        return share
 
     def kept(self, page: Page, records: Items) -> Items:
         return records[: self.take(page, len(records))]
 
 
 def look(found: Found, *, flows: bool = True, lanes: bool | None = None) -> HostSnapshot:
-    """Read all pages that were found, ordered by NIC, queue and process: without flows, not the
-    connections of instances; without lanes (default: as flows), not the comms and lanes of jobs.
+    """Read all pages, and order them by NIC, queue and process. flows: with instances' connections;
+    lanes: with jobs' comms and lanes (default: as flows).
     """
     lanes = flows if lanes is None else lanes
     bad = [(pid, str(error)) for pid, error in found.bad]
@@ -71,32 +71,31 @@ def look(found: Found, *, flows: bool = True, lanes: bool | None = None) -> Host
                 instances += _instance(page, room, flows)
         except PageError as error:
             bad.append((page.pid, str(error)))
-    instances.sort(key=lambda each: (*_place(each), each.pid))
-    jobs.sort(key=lambda each: each.pid)
+    instances.sort(key=_order)
+    jobs.sort(key=lambda job: job.pid)
     return HostSnapshot(tuple(instances), found.hidden_processes, tuple(bad), tuple(jobs))
 
 
 def _instance(page: Page, room: _Room, flows: bool) -> list[Instance]:
-    seen = read(page.fd, flows=flows)
-    bare = Instance(page.pid, page.uid, page.comm, replace(seen, flows=seen.flows[:0]))
+    snapshot = read(page.fd, flows=flows)
+    bare = Instance(page.pid, page.uid, page.comm, replace(snapshot, flows=snapshot.flows[:0]))
     if not room.take(page, 1, len(json.dumps(document(bare)))):
         return []
-    return [replace(bare, snapshot=replace(seen, flows=room.kept(page, seen.flows)))]
+    return [replace(bare, snapshot=replace(snapshot, flows=room.kept(page, snapshot.flows)))]
 
 
 def _job(page: Page, room: _Room, lanes: bool) -> list[Job]:
-    """The same for a job."""
     snapshot = read_job(page.fd, lanes=lanes)
-    bare = replace(snapshot, comms=snapshot.comms[:0], lanes=snapshot.lanes[:0])
-    one = Job(page.pid, page.uid, page.comm, bare)
-    if not room.take(page, 1, len(json.dumps(job.document(one)))):
+    empty = replace(snapshot, comms=snapshot.comms[:0], lanes=snapshot.lanes[:0])
+    bare = Job(page.pid, page.uid, page.comm, empty)
+    if not room.take(page, 1, len(json.dumps(job.document(bare)))):
         return []
     comms, lanes_kept = room.kept(page, snapshot.comms), room.kept(page, snapshot.lanes)
-    return [replace(one, snapshot=replace(snapshot, comms=comms, lanes=lanes_kept))]
+    return [replace(bare, snapshot=replace(snapshot, comms=comms, lanes=lanes_kept))]
 
 
-def _place(each: Instance) -> tuple[str, int]:
-    return each.snapshot.identity.ifname, each.snapshot.identity.queue
+def _order(instance: Instance) -> tuple[str, int, int]:
+    return instance.snapshot.identity.ifname, instance.snapshot.identity.queue, instance.pid
 
 
 def flow_document(flow: np.void) -> dict[str, Any]:
@@ -114,10 +113,10 @@ def flow_document(flow: np.void) -> dict[str, Any]:
     }
 
 
-def document(each: Instance) -> dict[str, Any]:
-    snapshot = each.snapshot
+def document(instance: Instance) -> dict[str, Any]:
+    snapshot = instance.snapshot
     return {
-        **each.document(),
+        **instance.document(),
         "histograms": {
             name: {
                 "count": int(item["count"]),
@@ -135,18 +134,16 @@ def host_document(host: HostSnapshot) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "histogram_upper_ns": list(schema.upper_ns()),
-        "instances": [document(each) for each in host.instances],
-        "jobs": [job.document(each) for each in host.jobs],
+        "instances": list(map(document, host.instances)),
+        "jobs": list(map(job.document, host.jobs)),
         "hidden_processes": host.hidden_processes,
         "bad_pages": [{"pid": pid, "why": why} for pid, why in host.bad],
     }
 
 
-# --------------------------------------------------------------------------------------------------
-# The source of harpctl's statistics: the pages of this host, or harpd, which may see all. Root sees
-# every process's pages. Others see their own processes' pages, and ask harpd for the rest; harpd
-# answers users who may have leases.
-#
+# ---- The source of harpctl's statistics: the pages of this host, or harpd ----
+# Root sees every process's pages. Others see their own processes' pages, and query harpd for all;
+# harpd answers users who may have leases.
 def ask_harpd(flows: bool) -> dict[str, Any] | None:
     """Return harpd's answer; None if there is no harpd, or it does not answer."""
     from harp import _host, config
@@ -177,5 +174,5 @@ class Source:
             if answer is not None and "instances" in answer:
                 self.daemon = True
                 return answer
-        with find() as found:
-            return host_document(look(found, flows=flows))
+        with find() as pages:
+            return host_document(look(pages, flows=flows))

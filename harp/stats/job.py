@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job as a document, the output of `-o json` and harpd's answer: its comms and their lanes.
+"""A job as a document, for `-o json` and harpd's answers: its comms and their lanes.
 
-The page is the job's own claim: lanes may name comms that do not exist, numbers may be arbitrary.
+The job writes its page, so lanes may name comms that do not exist, and numbers may be arbitrary.
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ def _values(record: np.void, names: list[tuple[str, str]]) -> dict[str, Any]:
 
 
 def _lane_documents(lanes: list[np.void]) -> list[dict[str, Any]]:
-    """Return a comm's lanes, with each one's share of the comm's payload, 0 to 1."""
+    """Return a comm's lanes, with their shares of the comm's payload, 0 to 1."""
     total_bytes = sum(int(lane["payload_bytes"]) for lane in lanes)
     return [
         {**_lane_document(lane), "share": int(lane["payload_bytes"]) / max(1, total_bytes)}
@@ -52,12 +52,12 @@ def _lane_document(lane: np.void) -> dict[str, Any]:
 
 
 def comm_documents(snapshot: JobSnapshot) -> list[dict[str, Any]]:
-    """Return comms by age with their lanes by index; last those without a record."""
+    """Return comms by age with their lanes by index; comms without a record are last."""
     by_comm: dict[int, list[np.void]] = {}
-    for lane in sorted(snapshot.lanes, key=lambda each: int(each["index"])):
+    for lane in sorted(snapshot.lanes, key=lambda lane: int(lane["index"])):
         by_comm.setdefault(int(lane["comm"]), []).append(lane)
     result = []
-    for comm in sorted(snapshot.comms, key=lambda each: int(each["serial"])):
+    for comm in sorted(snapshot.comms, key=lambda comm: int(comm["serial"])):
         values = _values(comm, _page.LISTS["comm"])
         result.append(
             {
@@ -79,7 +79,7 @@ def comm_documents(snapshot: JobSnapshot) -> list[dict[str, Any]]:
 
 
 def rail_document(rail: np.void) -> dict[str, Any]:
-    """Return lanes of one kind over one NIC."""
+    """Return the record of lanes of one kind over one NIC."""
     values = _values(rail, _page.LISTS["rail"])
     return {
         "ifname": text(rail["ifname"]),

@@ -17,11 +17,11 @@ from harp.words import endpoint
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 Record: TypeAlias = Mapping[str, Any]  # a job, a comm or a lane of a document
-LaneKey: TypeAlias = tuple[int, int, int]  # process, its start time, serial number of the lane
+LaneKey: TypeAlias = tuple[int, int, int]  # process, start time of the job, serial of the lane
 
 
 def _lane_key(job: Record, lane: Record) -> LaneKey:
-    """Return what identifies a lane over time."""
+    """Return a key that identifies a lane over time."""
     return job["pid"], job["identity"]["start_wall_ns"], lane["serial"]
 
 
@@ -32,7 +32,7 @@ def _lanes(job: Record) -> Iterator[Record]:
 
 @dataclass(frozen=True)
 class LaneRates:
-    """What lanes carried between two readings."""
+    """The bytes that lanes carried between two readings."""
 
     seconds: float = 0.0  # between the readings; 0: there was no previous one
     before: Mapping[LaneKey, int] = field(default_factory=dict)  # payload bytes
@@ -46,7 +46,7 @@ class LaneRates:
 
 
 def rates(before: Record | None, seconds: float) -> LaneRates:
-    """Return the rates since a reading; None: there was none."""
+    """Return the rates since the previous reading; before is None at the first."""
     lanes = [(job, lane) for job in before["jobs"] for lane in _lanes(job)] if before else []
     return LaneRates(seconds, {_lane_key(job, lane): lane["payload_bytes"] for job, lane in lanes})
 
@@ -58,7 +58,7 @@ def of_peers(host: Record, peers: Network) -> dict[str, Any]:
         return ipaddress.ip_address(address) in peers
 
     def with_peers(records: Iterable[Record]) -> list[Record]:
-        return [each for each in records if is_peer(each["remote"])]
+        return [record for record in records if is_peer(record["remote"])]
 
     def comms(job: Record) -> Iterator[Record]:
         for comm in job["comms"]:
@@ -70,7 +70,9 @@ def of_peers(host: Record, peers: Network) -> dict[str, Any]:
 
     return {
         **host,
-        "instances": [{**each, "flows": with_peers(each["flows"])} for each in host["instances"]],
+        "instances": [
+            {**instance, "flows": with_peers(instance["flows"])} for instance in host["instances"]
+        ],
         "jobs": [{**job, "comms": list(comms(job))} for job in host["jobs"]],
     }
 
@@ -85,7 +87,7 @@ def over_nic(job: Record, nic: str) -> dict[str, Any]:
 class _Line:
     """A line of the tree: a peer, a comm or a lane. Sums are over the lanes below it."""
 
-    what: str
+    title: str
     carried: float
     lanes: tuple[Record, ...]
     cells: Mapping[str, object]
@@ -115,7 +117,7 @@ def _lane_line(job: Record, lane: Record, rates: LaneRates) -> _Line:
 
 
 def _messages(comm: Record) -> str:
-    """Format how many of a sender's messages each kind carried: harp 10, kernel 2."""
+    """Format the number of a sender's messages by kind of lane: harp 10, kernel 2."""
     counts = {name: comm[f"messages_{name}"] for name in ("harp", "kernel", "mixed")}
     return ", ".join(f"{name} {amount(count)}" for name, count in counts.items() if count)
 
@@ -127,16 +129,16 @@ def job_name(job: Record) -> str:
 def _comm_lines(job: Record, comm: Record, rates: LaneRates) -> list[_Line]:
     lanes = [_lane_line(job, lane, rates) for lane in comm["lanes"]]
     cells: dict[str, object] = {"pid": job["pid"]}
-    what = "  a comm without a record"
+    title = "  a comm without a record"
     if "serial" in comm:
-        what = f"  comm {comm['serial']} of {job_name(job)}: {comm['side']}"
+        title = f"  comm {comm['serial']} of {job_name(job)}: {comm['side']}"
         cells |= {
             "nic": comm["ifname"],
             "state": comm["state"],
             "messages": _messages(comm) or amount(comm["requests"]),
         }
     carried = sum(line.carried for line in lanes)
-    return [_Line(what, carried, tuple(comm["lanes"]), cells), *lanes]
+    return [_Line(title, carried, tuple(comm["lanes"]), cells), *lanes]
 
 
 def tree(host: Record, rates: LaneRates) -> Iterator[_Line]:
@@ -145,9 +147,9 @@ def tree(host: Record, rates: LaneRates) -> Iterator[_Line]:
     for job in host["jobs"]:
         for comm in job["comms"]:
             by_peer.setdefault(comm["peer"], []).append((job, comm))
-    for peer, found in sorted(by_peer.items()):
-        comms = [_comm_lines(job, comm, rates) for job, comm in found]
-        lanes = tuple(lane for _, comm in found for lane in comm["lanes"])
+    for peer, pairs in sorted(by_peer.items()):
+        comms = [_comm_lines(job, comm, rates) for job, comm in pairs]
+        lanes = tuple(lane for _, comm in pairs for lane in comm["lanes"])
         alive = sum(lane["state"] in ("open", "stalled") for lane in lanes)
         carried = sum(lines[0].carried for lines in comms)
         yield _Line(peer, carried, lanes, {"state": f"{alive} of {len(lanes)} lanes"})
@@ -166,13 +168,13 @@ def _row(line: _Line, live: bool) -> list[object]:
     def total(name: str) -> int:
         return sum(lane[name] for lane in line.lanes)
 
-    away, here = total("chunks_moved_away"), total("chunks_moved_here")
+    moved_away, moved_here = total("chunks_moved_away"), total("chunks_moved_here")
     cells: dict[str, object] = {
-        "peer, comm, lane": line.what,
+        "peer, comm, lane": line.title,
         "carried": amount(line.carried * 8) + "bit/s" if live else amount(line.carried) + "B",
         "in flight": amount(total("in_flight_bytes")),
         "retrans": total("retransmits"),
-        "moved": f"-{away} +{here}" if away or here else 0,
+        "moved": f"-{moved_away} +{moved_here}" if moved_away or moved_here else 0,
         "duplicate": total("chunks_duplicate"),
         "re-rolls": total("rerolls"),
         **line.cells,
@@ -185,12 +187,12 @@ def _endpoints(record: Record) -> tuple[Any, ...]:
 
 
 def without_lanes(host: Record) -> dict[str, Any]:
-    """Return the instances with only those connections that are no lanes of a job."""
-    known = {_endpoints(lane) for job in host["jobs"] for lane in _lanes(job)}
+    """Return the instances with only those connections that are not lanes of a job."""
+    lanes = {_endpoints(lane) for job in host["jobs"] for lane in _lanes(job)}
     return {
         "instances": [
-            {**each, "flows": [flow for flow in each["flows"] if _endpoints(flow) not in known]}
-            for each in host["instances"]
+            {**item, "flows": [flow for flow in item["flows"] if _endpoints(flow) not in lanes]}
+            for item in host["instances"]
         ]
     }
 
@@ -219,16 +221,16 @@ def lanes_view(host: Record, rates: LaneRates) -> RenderableType:
     if lines:
         rows = (_row(line, rates.seconds > 0) for line in lines)
         parts += [table("Lanes", _COLUMNS, rows, left=_LEFT)]
-    rest = without_lanes(host)
-    if any(each["flows"] for each in rest["instances"]):
-        parts += ["", flows_view(rest)]
+    others = without_lanes(host)
+    if any(instance["flows"] for instance in others["instances"]):
+        parts += ["", flows_view(others)]
     if not parts:
         parts = [Text("no lane is open")]
     return Group(*parts, *job_notes(host), *notes(host))
 
 
 def _by_kind(job: Record, name: str) -> dict[str, int]:
-    """Return sums over the job's lanes of the kernel and of HARP's stack."""
+    """Return the sums over the job's HARP lanes and over its kernel lanes."""
     result = {"harp": 0, "kernel": 0}
     for rail in job["rails"]:
         result["kernel" if rail["kind"] == "kernel" else "harp"] += rail[name]

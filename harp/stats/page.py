@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One page, read once: a snapshot of its owner's claims."""
+"""Reads a statistics page: a snapshot of values that its owner wrote."""
 
 import contextlib
 import errno
@@ -29,7 +29,7 @@ class PageError(HarpError):
 
 
 def text(raw: bytes) -> str:
-    """Return a string of a page as plain text, whatever its owner wrote (no escape sequences)."""
+    """Return a string of a page as plain text without escape sequences."""
     return printable(raw.split(b"\0", 1)[0].decode("utf-8", "replace"))
 
 
@@ -68,20 +68,20 @@ _Kind = TypeVar("_Kind", Identity, Status)
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A page at one moment. Each part is consistent, and has its own moment."""
+    """A page of a stack. Each part is consistent in itself, and was read at its own time."""
 
     identity: Identity
     status: Status
     counters: np.void  # a field per statistic of harp_stats.h
     histograms: Items  # by the order of HARP_HISTOGRAMS
     flows: Items  # open ones only
-    # The driver's counters of the whole port, by its own names: of the instance on queue 0.
+    # The driver's counters of the port, by the driver's names; only on queue 0.
     xstats: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class JobSnapshot:
-    """A job's page at one moment. Each record is consistent, and has its own moment."""
+    """A page of a job. Each record is consistent in itself, and was read at its own time."""
 
     identity: Identity
     status: Status
@@ -96,7 +96,7 @@ _Of = TypeVar("_Of", Snapshot, JobSnapshot)
 
 @dataclass(frozen=True)
 class Published(Generic[_Of]):
-    """A process and what its page showed. pid, uid and comm are the kernel's."""
+    """A process and its page. pid, uid and comm are the kernel's."""
 
     pid: int
     uid: int
@@ -105,7 +105,7 @@ class Published(Generic[_Of]):
 
     @property
     def key(self) -> tuple[int, int, int]:
-        """Identifies an instance or a job over time."""
+        """A key that identifies an instance or a job over time."""
         identity = self.snapshot.identity
         return self.pid, identity.start_wall_ns, identity.instance
 
@@ -127,7 +127,7 @@ Job = Published[JobSnapshot]
 
 
 def _items(fd: int, part: int, dtype: np.dtype[np.void], count: int, item_bytes: int = 0) -> Items:
-    """Read a part; what an older page lacks is 0."""
+    """Read a part; items that an older page lacks are 0."""
     item_bytes = item_bytes or dtype.itemsize
     size = dtype.itemsize * count
     raw = _page.read(fd, part, item_bytes, size // item_bytes)
@@ -138,9 +138,11 @@ def _record(fd: int, part: int, name: str, kind: type[_Kind]) -> _Kind:
     """Read a part with a single record into a dataclass with the fields of its struct."""
     (item,) = _items(fd, part, schema.record_type(name), 1)
     values: dict[str, Any] = {
-        each.name: text(item[each.name]) if each.type is str else each.type(item[each.name])
-        for each in fields(kind)
-        if callable(each.type)
+        member.name: text(item[member.name])
+        if member.type is str
+        else member.type(item[member.name])
+        for member in fields(kind)
+        if callable(member.type)
     }
     return kind(**values)
 
@@ -167,7 +169,7 @@ def _records(fd: int, part: int, name: str, used: str, most: int) -> Items:
 
 
 def _xstats(fd: int) -> dict[str, int]:
-    """Return those before the first without a name; of equal names the first."""
+    """Return the counters up to the first without a name; of equal names the first."""
     result: dict[str, int] = {}
     dtype = schema.record_type("xstat")
     try:
@@ -175,7 +177,7 @@ def _xstats(fd: int) -> dict[str, int]:
     except OSError as error:
         if error.errno != errno.EBUSY:
             raise
-        return {}  # its writer died, and is no part of the stack
+        return {}  # the thread that wrote it died; the stack may still run
     for item in items:
         if not item["name"]:
             break

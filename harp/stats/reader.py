@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The process that reads users' statistics for harpd: `python -m harp.stats.reader`.
 
-It parses files that any user may fill, so it has neither harpd's memory nor its capabilities. It
-keeps two: CAP_SYS_PTRACE, to follow /proc/PID/fd of other users' processes, and
-CAP_DAC_READ_SEARCH, to list that directory. It runs as user nobody, which owns nothing.
+It parses files that any user may fill, so it has neither harpd's memory nor its capabilities,
+except two: CAP_SYS_PTRACE, to follow /proc/PID/fd of other users' processes, and
+CAP_DAC_READ_SEARCH, to list that directory. It runs as user nobody, which owns no files.
 
 It writes a document of all instances and jobs to its standard output; `--flows`: with their
-connections. An error is the last line of stderr. The process ends when the other end of the socket
-that is its standard input is closed.
+connections. An error is the last line of stderr. Its standard input is a socket; the process ends
+when the peer closes it.
 """
 
 import contextlib
@@ -49,9 +49,9 @@ def _keep_capabilities(kept: int) -> None:
 
 
 def confine() -> None:
-    """Drop the privileges that this process does not need. OSError, with one line for people."""
+    """Drop the privileges that this process does not need. OSError with one line."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    for number in (signal.SIGINT, signal.SIGHUP):  # a terminal's; harpd uses the socket
+    for number in (signal.SIGINT, signal.SIGHUP):  # from a terminal; harpd uses the socket
         signal.signal(number, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(OSError):  # the kernel kills it before harpd if memory is short
@@ -71,7 +71,7 @@ def confine() -> None:
 
 
 def begin() -> socket.socket:
-    """Confine this process, and end it with the other end of its standard input, a socket."""
+    """Confine this process, and end it when the peer closes its standard input, a socket."""
     connection = socket.socket(fileno=os.dup(0))
     try:
         confine()

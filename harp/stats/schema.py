@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layout of a page as numpy types, from the lists that the stack was compiled with."""
+"""The layout of a page as numpy types, from the compiled lists of the stack."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -25,12 +25,12 @@ class Statistic:
 
 @cache
 def statistics() -> tuple[Statistic, ...]:
-    return tuple(Statistic(*each) for each in _page.statistics())
+    return tuple(Statistic(*row) for row in _page.statistics())
 
 
 @cache
 def drops() -> tuple[Statistic, ...]:
-    return tuple(each for each in statistics() if each.drop_reason)
+    return tuple(statistic for statistic in statistics() if statistic.drop_reason)
 
 
 def _fields(names: str, kind: str) -> list[tuple[str, str]]:
@@ -38,7 +38,7 @@ def _fields(names: str, kind: str) -> list[tuple[str, str]]:
 
 
 def _numbers(name: str) -> list[tuple[str, str]]:
-    return [(each, "u8") for each, _ in _page.LISTS[name]]
+    return [(field, "u8") for field, _ in _page.LISTS[name]]
 
 
 _BUCKETS = f"({len(_page.histogram_upper_ns()) + 1},)u8"
@@ -86,7 +86,7 @@ def record_type(name: str) -> np.dtype[np.void]:
 
 @cache
 def counters_type() -> np.dtype[np.void]:
-    return np.dtype([(each.name, "=u8") for each in statistics()])
+    return np.dtype([(statistic.name, "=u8") for statistic in statistics()])
 
 
 @cache
@@ -96,7 +96,7 @@ def job_counters() -> tuple[Statistic, ...]:
 
 @cache
 def job_type() -> np.dtype[np.void]:
-    return np.dtype([(each.name, "=u8") for each in job_counters()])
+    return np.dtype([(counter.name, "=u8") for counter in job_counters()])
 
 
 @cache

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sums over all jobs of a host, and over all instances of a NIC, as numbers that only grow.
 
-Prometheus gets sums, because jobs and instances come and go. One that ends would take its share
-with it, which looks like a restart to rate(); so the sums keep it. One that began before the first
-reading counts from when it is first seen, because earlier events do not count. A later one counts
-from its beginning, whenever it is first seen. One that was left out of readings (its user exceeded
-a limit) counts from where it was. If so many are remembered that some must be forgotten, every
-unknown one counts as at the first reading: nothing is counted twice.
+Prometheus gets sums, because jobs and instances start and end. The sums keep the share of an ended
+owner; otherwise rate() would take the decrease for a restart. An owner that started before the
+first reading counts from the first time it is seen; a later one counts from its start. An owner
+that readings left out for a while (its user exceeded a limit) counts from its last known numbers.
+If more than ABSENT_MAX are absent, the oldest are forgotten, and unknown owners count as at the
+first reading, so that nothing is counted twice.
 """
 
 import time
@@ -24,16 +24,16 @@ from harp.stats.page import Instance, Job, text
 
 OTHER = "other"  # for NICs that a job names and this host does not have
 GAUGES = ("lanes_open",)
-# Growing numbers of lanes over a NIC; kind and down do not grow.
+# Counters of lanes over a NIC; kind and down are not counters.
 RAIL_COUNTERS = tuple(
     name for name, _ in _page.LISTS["rail"] if name not in ("kind", "down", *GAUGES)
 )
-# Transports of a comm, by the kinds of its open lanes. unknown: the page has no record of it.
+# Transports of a comm, by the kinds of its open lanes. unknown: the page has no record of the comm.
 TRANSPORTS = ("harp", "dpdk", "kernel", "mixed", "none", "unknown")
-# Why a comm has kernel lanes only: the plugin's reasons; it lost its HARP lanes; its job's plugin
-# names no reason.
+# Why a comm has kernel lanes only: the plugin's reasons; lane_lost: its HARP lanes died; unknown:
+# the plugin names no reason.
 REASONS = (*FALLBACKS.values(), "lane_lost", "unknown")
-ABSENT_MAX = 512  # living jobs that are not seen; earlier ones are forgotten
+ABSENT_MAX = 512  # remembered owners that a reading left out and that still run
 BUCKETS = len(_page.histogram_upper_ns()) + 1
 
 
@@ -61,29 +61,29 @@ class Jobs:
         }
     )
     counters: dict[str, int] = field(
-        default_factory=lambda: {each.name: 0 for each in schema.job_counters()}
+        default_factory=lambda: {counter.name: 0 for counter in schema.job_counters()}
     )
     rails: dict[tuple[str, str], Rail] = field(default_factory=dict)
     down: dict[str, int] = field(default_factory=dict)
 
 
-Owner = tuple[int, ...]  # its process, its start time, and more
+Owner = tuple[int, ...]  # Published.key: process, start time, instance
 Key = tuple[str, ...]
 Numbers = Mapping[Key, npt.NDArray[np.uint64]]
 _WORKING = {number for number, name in LANE_STATES.items() if name != "dead"}
 
 
-def _lives(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     return (PROC / str(pid)).exists()
 
 
 class Sums:
-    """Sums of the growing numbers of all owners, in vectors by key. lives: tells whether a process
-    exists; wall_ns: the clock of owners' start times.
+    """Sums of the counters of all owners, in vectors by key. lives: whether a process exists;
+    wall_ns: the clock of owners' start times.
     """
 
     def __init__(
-        self, lives: Callable[[int], bool] = _lives, wall_ns: Callable[[], int] = time.time_ns
+        self, lives: Callable[[int], bool] = _is_running, wall_ns: Callable[[], int] = time.time_ns
     ) -> None:
         self._lives, self._wall_ns = lives, wall_ns
         self._last: dict[Owner, Numbers] = {}
@@ -91,14 +91,14 @@ class Sums:
         self._sums: dict[Key, npt.NDArray[np.uint64]] = {}
 
     def take(self, now: Mapping[Owner, Numbers]) -> Numbers:
-        """Return the sums, including the owners' present numbers."""
+        """Return the sums, updated with the owners' current numbers."""
         for owner, numbers in now.items():
             is_new = self._since_ns is not None and owner[1] >= self._since_ns
             last = self._last.get(owner, {} if is_new else numbers)
-            for key, present in numbers.items():
-                before = last.get(key, np.zeros_like(present))
-                grown = np.where(present >= before, present - before, 0)
-                self._sums[key] = self._sums.get(key, np.zeros_like(present)) + grown
+            for key, current in numbers.items():
+                before = last.get(key, np.zeros_like(current))
+                growth = np.where(current >= before, current - before, 0)
+                self._sums[key] = self._sums.get(key, np.zeros_like(current)) + growth
         self._remember(now)
         return self._sums
 
@@ -123,7 +123,7 @@ class Totals(Sums):
         for key, numbers in sums.items():
             values = numbers.tolist()
             if key == ("job",):
-                names = (each.name for each in schema.job_counters())
+                names = (counter.name for counter in schema.job_counters())
                 result.counters = dict(zip(names, values, strict=True))
                 continue
             split = len(RAIL_COUNTERS)
@@ -137,7 +137,7 @@ class Totals(Sums):
 
 
 def _job_numbers(job: Job, nics: frozenset[str]) -> Numbers:
-    """Return a job's counters, and for each NIC and kind those of its lanes."""
+    """Return a job's counters, and those of its lanes by NIC and kind."""
     result: dict[Key, npt.NDArray[np.uint64]] = {}
     result["job",] = np.array(job.snapshot.counters.tolist(), dtype=np.uint64)
     for rail in job.snapshot.rails:
@@ -195,8 +195,8 @@ def transports(job: Job) -> dict[tuple[str, str], int]:
         elif kind in ("harp", "dpdk"):
             reasons[serial] = "lane_lost"
     result = {("unknown", ""): snapshot.status.comms_hidden}
-    for serial, each in kinds.items():
-        name = "none" if not each else "mixed" if len(each) > 1 else next(iter(each))
+    for serial, used in kinds.items():
+        name = "none" if not used else "mixed" if len(used) > 1 else next(iter(used))
         key = name, reasons[serial] if name == "kernel" else ""
         result[key] = result.get(key, 0) + 1
     return result
@@ -204,8 +204,8 @@ def transports(job: Job) -> dict[tuple[str, str], int]:
 
 @dataclass
 class Device:
-    """All instances of a NIC. numbers: by statistic, gauges of the present instances; buckets and
-    sums_ns: in the order of HARP_HISTOGRAMS.
+    """All instances of a NIC. numbers: by statistic, gauges of the current instances only; buckets
+    and sums_ns: in the order of HARP_HISTOGRAMS.
     """
 
     instances: int
@@ -220,25 +220,26 @@ class DeviceTotals(Sums):
     def of_devices(self, instances: Iterable[Instance]) -> dict[str, Device]:
         kept = list(instances)
         sums = self.take(
-            {each.key: {(each.snapshot.identity.ifname,): _vector(each)} for each in kept}
+            {item.key: {(item.snapshot.identity.ifname,): _vector(item)} for item in kept}
         )
         result = {key[0]: _device(numbers) for key, numbers in sums.items()}
-        for each in kept:
-            _add_gauges(result[each.snapshot.identity.ifname], each)
+        for instance in kept:
+            _add_gauges(result[instance.snapshot.identity.ifname], instance)
         return result
 
 
-def alone(each: Instance) -> Device:
-    device = _device(_vector(each))
-    _add_gauges(device, each)
+def alone(instance: Instance) -> Device:
+    """Return the numbers of one instance."""
+    device = _device(_vector(instance))
+    _add_gauges(device, instance)
     return device
 
 
-def _vector(each: Instance) -> npt.NDArray[np.uint64]:
+def _vector(instance: Instance) -> npt.NDArray[np.uint64]:
     """Return the statistics, then each histogram's sum and buckets."""
-    histograms = each.snapshot.histograms
-    parts = [np.array(each.snapshot.counters.tolist(), dtype=np.uint64)]
-    parts += [np.append(one["sum_ns"], one["bucket"]).astype(np.uint64) for one in histograms]
+    histograms = instance.snapshot.histograms
+    parts = [np.array(instance.snapshot.counters.tolist(), dtype=np.uint64)]
+    parts += [np.append(item["sum_ns"], item["bucket"]).astype(np.uint64) for item in histograms]
     return np.concatenate(parts)
 
 
@@ -249,16 +250,16 @@ def _device(numbers: npt.NDArray[np.uint64]) -> Device:
     return Device(
         instances=0,
         numbers={
-            one.name: 0 if one.kind == "gauge" else int(value)
-            for one, value in zip(statistics, numbers, strict=False)
+            item.name: 0 if item.kind == "gauge" else int(value)
+            for item, value in zip(statistics, numbers, strict=False)
         },
-        buckets=[one[1:].tolist() for one in histograms],
-        sums_ns=[int(one[0]) for one in histograms],
+        buckets=[item[1:].tolist() for item in histograms],
+        sums_ns=[int(item[0]) for item in histograms],
     )
 
 
-def _add_gauges(device: Device, each: Instance) -> None:
+def _add_gauges(device: Device, instance: Instance) -> None:
     device.instances += 1
-    for one in schema.statistics():
-        if one.kind == "gauge":
-            device.numbers[one.name] += int(each.snapshot.counters[one.name])
+    for statistic in schema.statistics():
+        if statistic.kind == "gauge":
+            device.numbers[statistic.name] += int(instance.snapshot.counters[statistic.name])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables of instances, drops and connections: totals at the first reading, rates afterwards.
 
-Views show documents (harp.stats.instance), which this process or harpd made.
+They show documents (harp.stats.instance) of this process or of harpd.
 """
 
 import bisect
@@ -22,7 +22,7 @@ from harp.words import endpoint
 
 @dataclass(frozen=True)
 class Rates:
-    """Two documents of one instance and the seconds between them."""
+    """Two documents of an instance and the seconds between them."""
 
     before: Mapping[str, Any] | None  # None at the first reading
     now: Mapping[str, Any]
@@ -36,8 +36,8 @@ class Rates:
         return max(0.0, value - float(self.before["counters"].get(name, 0))) / self.seconds
 
     def drops(self) -> dict[str, float]:
-        """Return drops by reason that are not 0, likewise."""
-        moved = {each.drop_reason or "": self.moved(each.name) for each in schema.drops()}
+        """Return drops by reason that are not 0, as moved() does."""
+        moved = {drop.drop_reason or "": self.moved(drop.name) for drop in schema.drops()}
         return {reason: count for reason, count in moved.items() if count}
 
     def quantile_ns(self, histogram: str, share: float) -> int | None:
@@ -50,14 +50,14 @@ class Rates:
 
 
 def rates(host: Mapping[str, Any], seconds: float, before: Mapping[str, Any] | None) -> list[Rates]:
-    """Return each instance's changes since a reading; None: there was none."""
+    """Return each instance's changes since the previous reading; before is None at the first."""
 
-    def key(each: Mapping[str, Any]) -> tuple[int, int, int]:
-        identity = each["identity"]
-        return each["pid"], identity["start_wall_ns"], identity["instance"]
+    def key(instance: Mapping[str, Any]) -> tuple[int, int, int]:
+        identity = instance["identity"]
+        return instance["pid"], identity["start_wall_ns"], identity["instance"]
 
-    earlier = {key(each): each for each in before["instances"]} if before else {}
-    return [Rates(earlier.get(key(each)), each, seconds) for each in host["instances"]]
+    earlier = {key(item): item for item in before["instances"]} if before else {}
+    return [Rates(earlier.get(key(item)), item, seconds) for item in host["instances"]]
 
 
 def quantile_ns(buckets: Sequence[int], share: float) -> int | None:
@@ -78,8 +78,8 @@ def amount(value: float) -> str:
     while value >= 1000 and step + 1 < len(_UNITS):
         value /= 1000
         step += 1
-    shown = f"{value:.0f}" if step == 0 and value == int(value) else f"{value:.3g}"
-    return f"{shown}{_UNITS[step]}"
+    number = f"{value:.0f}" if step == 0 and value == int(value) else f"{value:.3g}"
+    return f"{number}{_UNITS[step]}"
 
 
 def span(ns: float | None) -> str:
@@ -97,12 +97,12 @@ def name_of(instance: Mapping[str, Any]) -> str:
 
 
 def _instance_row(rates: Rates) -> tuple[object, ...]:
-    each, identity = rates.now, rates.now["identity"]
+    instance, identity = rates.now, rates.now["identity"]
     return (
-        name_of(each),
-        identity["label"] or each["comm"],
-        each["pid"],
-        each["counters"]["tcp_conns"],
+        name_of(instance),
+        identity["label"] or instance["comm"],
+        instance["pid"],
+        instance["counters"]["tcp_conns"],
         amount(rates.moved("rx_packets")),
         amount(rates.moved("tx_packets")),
         amount(rates.moved("rx_bytes") * 8),
@@ -116,7 +116,7 @@ def _instance_row(rates: Rates) -> tuple[object, ...]:
     )
 
 
-def instances(seen: Sequence[Rates], *, live: bool) -> Table:
+def instances(readings: Sequence[Rates], *, live: bool) -> Table:
     per = "/s" if live else ""
     title = "HARP instances" + ("" if live else ", since their start")
     bits = "bit/s" if live else "bits"
@@ -125,15 +125,15 @@ def instances(seen: Sequence[Rates], *, live: bool) -> Table:
         f"rx {bits}", f"tx {bits}", f"retrans{per}", f"drops{per}",
         "rtt p50", "p99", "msg p50", "p99",
     )  # fmt: skip
-    return table(title, columns, map(_instance_row, seen))
+    return table(title, columns, map(_instance_row, readings))
 
 
-def drops(seen: Iterable[Rates], *, live: bool) -> Table | None:
-    helps = {each.drop_reason: each.help for each in schema.drops()}
+def drops(readings: Iterable[Rates], *, live: bool) -> Table | None:
+    helps = {drop.drop_reason: drop.help for drop in schema.drops()}
     rows = []
-    for rates in seen:
+    for rates in readings:
         if live and rates.before is None:
-            continue  # what it dropped before the first reading is no rate
+            continue  # no rate at the first reading
         for reason, count in sorted(rates.drops().items(), key=lambda pair: -pair[1]):
             where = name_of(rates.now), rates.now["pid"]
             rows.append((*where, reason, amount(count), helps.get(reason, "")))
@@ -146,12 +146,12 @@ def drops(seen: Iterable[Rates], *, live: bool) -> Table | None:
 def notes(host: Mapping[str, Any]) -> list[Text]:
     """Return notes: instances that ended, and problems of pages."""
     lines = []
-    for each in host["instances"]:
-        status, name = each["status"], name_of(each)
+    for instance in host["instances"]:
+        status, name = instance["status"], name_of(instance)
         if status["note"]:
-            lines.append(Text(f"{name} (process {each['pid']}): {status['note']}", "yellow"))
+            lines.append(Text(f"{name} (process {instance['pid']}): {status['note']}", "yellow"))
         if status["ended"]:
-            lines.append(Text(f"{name} (process {each['pid']}) has ended", "yellow"))
+            lines.append(Text(f"{name} (process {instance['pid']}) has ended", "yellow"))
         if status["flows_hidden"]:
             lines.append(
                 Text(
@@ -165,48 +165,48 @@ def notes(host: Mapping[str, Any]) -> list[Text]:
 def counters_table(
     title: str, what: str, values: Mapping[str, int], known: Iterable[schema.Statistic]
 ) -> Table:
-    rows = [(one.name, values[one.name], one.help) for one in known if values.get(one.name)]
+    rows = [(item.name, values[item.name], item.help) for item in known if values.get(item.name)]
     return table(title, (what, "value", "what"), rows, folded=(2,))
 
 
-def all_counters(each: Mapping[str, Any]) -> Table:
+def all_counters(instance: Mapping[str, Any]) -> Table:
     """Return every statistic of an instance that is not 0, with its meaning."""
-    title = f"{name_of(each)}, process {each['pid']}"
-    return counters_table(title, "statistic", each["counters"], schema.statistics())
+    title = f"{name_of(instance)}, process {instance['pid']}"
+    return counters_table(title, "statistic", instance["counters"], schema.statistics())
 
 
-def all_xstats(each: Mapping[str, Any]) -> Table | None:
+def all_xstats(instance: Mapping[str, Any]) -> Table | None:
     """Return the driver's counters that are not 0; None without any."""
-    rows = [(name, value) for name, value in each.get("xstats", {}).items() if value]
+    rows = [(name, value) for name, value in instance.get("xstats", {}).items() if value]
     if not rows:
         return None
     return table(
-        f"{name_of(each)}, process {each['pid']}: its driver's", ("counter", "value"), rows
+        f"{name_of(instance)}, process {instance['pid']}: its driver's", ("counter", "value"), rows
     )
 
 
-def stats_view(host: Mapping[str, Any], seen: Sequence[Rates], *, live: bool) -> RenderableType:
+def stats_view(host: Mapping[str, Any], readings: Sequence[Rates], *, live: bool) -> RenderableType:
     """Return the instances' part of `harpctl stats`."""
-    parts: list[RenderableType] = [instances(seen, live=live)] if seen else []
-    lost = drops(seen, live=live)
-    if lost is not None:
-        parts += ["", lost]
+    parts: list[RenderableType] = [instances(readings, live=live)] if readings else []
+    drop_table = drops(readings, live=live)
+    if drop_table is not None:
+        parts += ["", drop_table]
     return Group(*parts, *notes(host))
 
 
-def _flow_row(each: Mapping[str, Any], flow: Mapping[str, Any]) -> tuple[object, ...]:
+def _flow_row(instance: Mapping[str, Any], flow: Mapping[str, Any]) -> tuple[object, ...]:
     return (
         endpoint(flow["local"], flow["local_port"]),
         endpoint(flow["remote"], flow["remote_port"]),
         flow["state"],
-        name_of(each),
+        name_of(instance),
         flow["label"] or "-",
         amount(flow["cwnd_bytes"]),
         amount(flow["in_flight_bytes"]),
         span(flow["srtt_ns"]),
         flow["retransmits"],
         amount(flow["unsent_bytes"]),
-        each["pid"],
+        instance["pid"],
     )
 
 
@@ -219,5 +219,5 @@ _LEFT = ("local", "remote", "state", "nic/queue", "lane")
 
 def flows_view(host: Mapping[str, Any]) -> RenderableType:
     """Return the output of `harpctl flows --flat`."""
-    rows = [_flow_row(each, flow) for each in host["instances"] for flow in each["flows"]]
+    rows = [_flow_row(item, flow) for item in host["instances"] for flow in item["flows"]]
     return Group(table("HARP connections", _FLOW_COLUMNS, rows, left=_LEFT), *notes(host))

@@ -196,7 +196,7 @@ def test_stop_cleans_up_after_a_dead_harpd(site: Site) -> None:
     check_nothing_left(harpd)
     second = harpd.harpctl("stop")
     assert second.returncode == 7
-    assert second.stderr == "harpctl: no harpd runs, and none left anything behind\n"
+    assert second.stderr == "harpctl: no harpd runs, and there is nothing to clean up\n"
 
 
 def test_a_forced_stop_disconnects_jobs_of_a_dead_harpd(site: Site) -> None:

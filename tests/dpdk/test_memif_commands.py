@@ -45,7 +45,7 @@ def test_bench_idle_over_memif_uses_the_ports() -> None:
     ("args", "text"),
     [
         (("demo", "--hosts", "3"), "2 hosts with one rank each"),
-        (("demo", "--daemon"), "leave --daemon out"),
+        (("demo", "--daemon"), "omit --daemon"),
         (("demo", "--path", "kernel"), "path kernel does not use DPDK ports"),
         (("bench", "idle", "--path", "xdp"), "path xdp does not use DPDK ports"),
         (("bench", "idle", "--nic", "dpdk-frog"), "is not one of"),

@@ -43,7 +43,7 @@ def place(tmp_path: Path) -> Place:
 @pytest.fixture
 def unit_sees_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """The Python of the tests may be in a home directory."""
-    monkeypatch.setattr(install, "_HIDDEN_BY_THE_UNIT", ())
+    monkeypatch.setattr(install, "_HIDDEN_BY_UNIT", ())
 
 
 @pytest.fixture
@@ -298,7 +298,7 @@ def test_a_damaged_manifest(place: Place, manifest: str) -> None:
 def test_a_manifest_of_a_later_version(place: Place) -> None:
     place.manifest.parent.mkdir(parents=True)
     place.manifest.write_text('{"format": 2, "version": "9.1"}')
-    with pytest.raises(HarpError, match=r"HARP 9\.1; run that one's `harpctl uninstall` first"):
+    with pytest.raises(HarpError, match=r"HARP 9\.1 in another format; run `harpctl uninstall`"):
         install.install(place)
 
 
@@ -311,7 +311,7 @@ def test_a_manifest_that_others_can_write(place: Place) -> None:
 
 
 def test_a_unit_that_would_hide_its_harpd(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(install, "_HIDDEN_BY_THE_UNIT", (str(Path(sys.base_prefix).resolve()),))
+    monkeypatch.setattr(install, "_HIDDEN_BY_UNIT", (str(Path(sys.base_prefix).resolve()),))
     before = tree(place.root)
     with pytest.raises(HarpError, match=r"--systemd: .* which harpd\.service hides from harpd"):
         install.install(place, systemd=True)
@@ -327,7 +327,7 @@ def test_commands(tmp_path: Path) -> None:
     assert "HARP 0.1.0 is removed" in harpctl("uninstall", *prefix).stdout
     second = harpctl("uninstall", *prefix)
     assert second.returncode == Exit.MISSING
-    assert "nothing of HARP is installed" in second.stderr
+    assert "HARP is not installed" in second.stderr
     assert not list(tmp_path.iterdir())
 
 

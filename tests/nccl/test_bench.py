@@ -59,7 +59,7 @@ def test_the_table_begins_with_the_meaning_of_times(need_root: None) -> None:
     result = harpctl(*arguments, "--operation", "allreduce", COLUMNS="200")
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith(
-        "The CPU plays the GPU: times compare transports on this machine only.\n"
+        "The CPU emulates the GPU: times compare transports on this machine only.\n"
     )
     (header,) = (line for line in result.stdout.splitlines() if "algbw" in line)
     assert [name for name in COLUMNS if name not in header] == []

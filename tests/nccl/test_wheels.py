@@ -115,7 +115,7 @@ def test_a_wheel_without_the_library(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", ["", "newest", "../2.1.1", "2.1.1; x"])
 def test_an_invalid_version_is_rejected(version: str) -> None:
-    with pytest.raises(HarpError, match="is no version of NCCL"):
+    with pytest.raises(HarpError, match="is not a version of NCCL"):
         wheels.fetch(version)
 
 

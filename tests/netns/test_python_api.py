@@ -98,7 +98,7 @@ def test_refusals_name_the_cause(tools: Tools, lab: Lab) -> None:
             ("OSError", "nonesuch0", "no such interface"),
             ("OSError", "queue 7", "no such queue"),
             ("ValueError", "queue -1"),
-            ("ValueError", "no interface name"),
+            ("ValueError", "not an interface name"),
             ("ValueError", "xdp_mode", "native"),
             ("FileNotFoundError", "/nonexistent/harpd.sock"),
             ("ValueError", "perhaps"),

@@ -85,7 +85,7 @@ def good(key: Key) -> Iterator[Any]:
         case Type.U32 | Type.MS | Type.US:
             yield from (key.min, key.max, (key.min + key.max) // 2)
         case Type.CHOICE:
-            yield from key.words
+            yield from key.choices
         case Type.TEXT:
             if key.name in SYNTAX_SAMPLES:
                 yield from SYNTAX_SAMPLES[key.name][0]
@@ -115,8 +115,9 @@ def bad(key: Key) -> Iterator[Any]:
             if key.min:
                 yield key.min - 1
         case Type.CHOICE:
-            yield from ("", "nonsense", key.words[0].upper(), key.unit, f"{key.words[0]} ", 1, True)
-            yield [key.words[0]]
+            first = key.choices[0]
+            yield from ("", "nonsense", first.upper(), key.unit, f"{first} ", 1, True)
+            yield [first]
         case Type.TEXT:
             yield from ("x" * (key.max + 1), "a\nb", "a\x00b", "a\x7fb", "é" * key.max, 1, True, [])
             if key.min:
@@ -141,7 +142,7 @@ def texts(key: Key) -> st.SearchStrategy[str]:
     """Good and bad texts similar to the key's values, on which both parsers must agree."""
     number = st.integers(0, max(2 * key.max, 10)).map(str)
     similar = st.text("0123456789-,+ x_", max_size=12)
-    words = st.sampled_from([*(key.words or ("x",)), "", key.unit or "x"])
+    words = st.sampled_from([*(key.choices or ("x",)), "", key.unit or "x"])
     anything = st.text(
         st.characters(exclude_categories=["Cs"], exclude_characters="\x00\n"), max_size=8
     )

@@ -123,7 +123,7 @@ def test_a_plugin_with_another_name_is_named_by_path() -> None:
 
 
 def test_a_path_that_variables_cannot_express_is_an_error() -> None:
-    with pytest.raises(HarpError, match="call it libnccl-net"):
+    with pytest.raises(HarpError, match="rename it to libnccl-net"):
         jobs.plugin_variables(Path("/a,b/other.so"), {})
     for directory in ("/a,b:c", "/a,b;c"):
         with pytest.raises(HarpError, match="move it"):

@@ -21,13 +21,13 @@ NOBODY = 65534
 # Contents of the file, and the error.
 MISTAKES = [
     ('[jobs]\npath = "xdp"\n', "f:1:1: jobs is an unknown table: did you mean job?"),
-    ("\nframes = 8192\n", "f:2:1: frames belongs into the table [job]"),
+    ("\nframes = 8192\n", "f:2:1: frames belongs in the table [job]"),
     (
         "color = 1\n",
         "f:1:1: color is an unknown key: "
-        "there are job, daemon, lanes, drive, tcp, metrics, nic, dpdk",
+        "the tables are job, daemon, lanes, drive, tcp, metrics, nic, dpdk",
     ),
-    ("tcp = 1\n", "f:1:1: tcp must be a table: [tcp], and beneath it congestion = ..."),
+    ("tcp = 1\n", "f:1:1: tcp must be a table: [tcp], then congestion = ... below it"),
     ("[tcp]\n  enc = 1\n", "f:2:3: tcp.enc is an unknown key: did you mean ecn?"),
     ('[job]\necn = "off"\n', "f:2:1: job.ecn is an unknown key: did you mean tcp.ecn?"),
     (
@@ -49,7 +49,7 @@ MISTAKES = [
         '[[nic]]\nifname = "a"\n[[nic]]\nifname = "a"\n',
         'f:4:1: nic.ifname = "a": line 2 has it already',
     ),
-    ("[[nic]]\n" * 33, "f:1:1: nic comes 33 times, and 32 are allowed"),
+    ("[[nic]]\n" * 33, "f:1:1: nic appears 33 times; at most 32"),
     (
         '[[nic]]\nifname = "a"\nirq_cores = "1"\n',
         'f:3: nic.irq_cores has no effect without irq_affinity = "cores"',
@@ -89,7 +89,7 @@ MISTAKES = [
     ),
     (
         '[[nic]]\nifname = "a"\n' + "".join(f'[[dpdk]]\ndevice = "d{i}"\n' for i in range(32)),
-        "f:3:1: dpdk makes 1 [[nic]] and 32 [[dpdk]]; 32 are allowed together",
+        "f:3:1: dpdk makes 1 [[nic]] and 32 [[dpdk]]; at most 32 together",
     ),
     (
         '[[dpdk]]\ndevice = "net_tap0"\naddresses = ["fd00::1/64"]\nmtu = 1000\n',
@@ -102,7 +102,7 @@ MISTAKES = [
     (
         '[[dpdk]]\ndevice = "net_tap0"\naddresses = ["10.0.0.1/24", "10.0.0.300/24"]\n',
         'f:3:1: dpdk.addresses = ["10.0.0.1/24", "10.0.0.300/24"]: '
-        'must be good for a DPDK port, and "10.0.0.300/24" is not: '
+        'must be valid for a DPDK port, and "10.0.0.300/24" is not: '
         "needs ADDRESS/LEN, such as 10.0.0.1/24 or fd00::1/64",
     ),
     (
@@ -262,8 +262,8 @@ def test_a_path_that_is_no_regular_file_is_an_error(tmp_path: Path) -> None:
     assert "Is a directory" in str(load_error(tmp_path))
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    assert "is no regular file" in str(load_error(pipe)), "load() does not wait for a writer"
-    assert "is no regular file" in str(load_error(Path("/dev/zero")))
+    assert "is not a regular file" in str(load_error(pipe)), "load() does not wait for a writer"
+    assert "is not a regular file" in str(load_error(Path("/dev/zero")))
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
     assert "Too many levels of symbolic links" in str(load_error(loop))

@@ -77,6 +77,7 @@ def test_options_of_an_open_connection(pair: Pair) -> None:
         ({"delayed_ack_ns": 10**9}, OSError),
         ({"sack": True}, OSError),  # negotiated in the handshake
         ({"ecn": "request"}, OSError),
+        ({"ecn": "maybe"}, ValueError),
         ({"congestion": "dctcp"}, OSError),  # without ECN
         ({"congestion": "fastest"}, ValueError),
         ({"rx_frames": -1}, OverflowError),

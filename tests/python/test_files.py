@@ -53,7 +53,7 @@ def test_a_fifo_with_a_reader_is_refused(tmp_path: Path) -> None:
     """The reader may stop reading at any time."""
     make_fifo(tmp_path / "it")
     reader = os.open(tmp_path / "it", os.O_RDONLY | os.O_NONBLOCK)
-    with pytest.raises(files.NotRegularError, match="is no regular file"):
+    with pytest.raises(files.NotRegularError, match="is not a regular file"):
         files.open_output(tmp_path / "it", 0)
     os.close(reader)
 

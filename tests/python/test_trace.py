@@ -101,11 +101,11 @@ def test_a_line_that_was_cut_short_ends_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("hello\n", "no trace of HARP's"),
-        ('{"harp_trace": 2}\n', "no trace that this version"),
-        (json.dumps(HEAD) + '\n{"end": 5, "ns": 1}\n', "no trace of HARP's"),
-        (json.dumps(HEAD) + "\n[]\n", "line 2 is no event"),
-        ("\xff\n", "no trace of HARP's"),
+        ("hello\n", "not a HARP trace"),
+        ('{"harp_trace": 2}\n', "not a trace that this version"),
+        (json.dumps(HEAD) + '\n{"end": 5, "ns": 1}\n', "not a HARP trace"),
+        (json.dumps(HEAD) + "\n[]\n", "line 2 is not a HARP event"),
+        ("\xff\n", "not a HARP trace"),
     ],
 )
 def test_a_file_that_is_not_a_trace_is_an_error(tmp_path: Path, text: str, reason: str) -> None:

@@ -56,7 +56,7 @@ def test_harp_must_be_faster_in_every_shape_of_a_class() -> None:
 def test_a_profile_of_another_nic_is_refused(tmp_path: Path, nic: tuple[str, str]) -> None:
     measured = profile.Entry("eth1", "native-copy", "all", "10.1.0.0/16")
     foreign = profile.Entry(nic[0], "native-copy", "all", nic[1])
-    with pytest.raises(HarpError, match=r"about .*, and eth1, peers 10.1.0.0/16 was measured"):
+    with pytest.raises(HarpError, match=r"for .*, and eth1, peers 10.1.0.0/16 was measured"):
         tune.store_profile(
             tmp_path / "file", profile.text([measured, foreign]), "eth1", "10.1.0.0/16"
         )
@@ -73,7 +73,7 @@ def test_only_the_measured_nic_is_stored(tmp_path: Path) -> None:
 
 
 def test_unknown_mode_is_named() -> None:
-    with pytest.raises(HarpError, match="does not say how it uses the NIC: 'carrier pigeons'"):
+    with pytest.raises(HarpError, match="does not name the NIC's mode: 'carrier pigeons'"):
         tune.nic_mode("carrier pigeons")
 
 
@@ -170,7 +170,7 @@ def test_unknown_runs_are_refused(run: dict[str, Any]) -> None:
             link.receive()
     server.join()
     assert server.error is not None
-    assert "asked for a run that this version does not know" in str(server.error)
+    assert "requested a run that this version does not know" in str(server.error)
 
 
 def test_a_missing_peer_is_an_error() -> None:

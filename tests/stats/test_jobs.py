@@ -222,7 +222,7 @@ def test_invalid_records_are_shown_as_invalid(job_owner: JobOwner) -> None:
     assert orphan["lanes"][0]["comm"] == 77
     host = host_document(HostSnapshot((), jobs=(job,)))
     lines = list(lanes_view.tree(host, lanes_view.LaneRates()))
-    assert any("a comm without a record" in line.what for line in lines)
+    assert any("a comm without a record" in line.title for line in lines)
     (filtered,) = lanes_view.of_peers(host, ip_network("10.0.0.2"))["jobs"]
     assert sum(len(comm["lanes"]) for comm in filtered["comms"]) == 2
     assert "\x1b" not in render(host)

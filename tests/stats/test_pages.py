@@ -176,14 +176,14 @@ NOBODY = 65534
 
 def of_nobody(monkeypatch: pytest.MonkeyPatch, *owners: Owner) -> None:
     """The search sees only these processes, and their pages belong to user nobody."""
-    described, pids = discover._described, sorted(owner.process.pid for owner in owners)
+    described, pids = discover._page_of, sorted(owner.process.pid for owner in owners)
 
     def describe(*arguments: Any) -> stats.Page:
         page = described(*arguments)
         page.uid = NOBODY
         return page
 
-    monkeypatch.setattr(discover, "_described", describe)
+    monkeypatch.setattr(discover, "_page_of", describe)
     monkeypatch.setattr(discover, "_processes", lambda _proc: iter(pids))
 
 
@@ -212,14 +212,14 @@ def test_a_region_above_the_limit_does_not_count(
     with stats.find() as regions:
         monkeypatch.setattr(discover, "USER_BYTES_MAX", 2 * regions.pages[0].size)
     monkeypatch.setattr(discover, "USER_PAGES_MAX", 2)
-    described = discover._described
+    described = discover._page_of
 
     def describe_large(*arguments: Any) -> stats.Page:
         page = described(*arguments)
         page.size <<= 2 * (page.pid == first.process.pid)
         return page
 
-    monkeypatch.setattr(discover, "_described", describe_large)
+    monkeypatch.setattr(discover, "_page_of", describe_large)
     with stats.find() as regions:
         assert {page.pid for page in regions.pages} == {second.process.pid}
         assert len(regions.pages) == 2
@@ -272,7 +272,7 @@ def test_any_process_name_is_safe(name: bytes) -> None:
     try:
         os.waitpid(pid, os.WUNTRACED)
         uid = NOBODY if os.geteuid() == 0 else os.geteuid()
-        page = discover._described(Path("/proc"), pid, fd, os.fstat(fd))
+        page = discover._page_of(Path("/proc"), pid, fd, os.fstat(fd))
         assert (page.uid, page.comm.isprintable()) == (uid, True)
         assert peer.capabilities(pid) == 0 or uid == 0
         with stats.find() as regions:
