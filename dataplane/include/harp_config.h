@@ -82,9 +82,9 @@ extern "C" {
 	    "list of prefixes; a leading = makes them whole names; a leading ^ excludes them")              \
 	KEY(HARP_XDP_MODE, CHOICE, "job", "xdp_mode", xdp_mode, "auto|generic|native", 0, 0,                \
 	    "auto", LIVE, JOB,                                                                              \
-	    "How a process without harpd attaches its XDP program. auto: in native mode if that does not "  \
-	    "slow down the kernel's traffic; in generic mode, which does, only if HARP_PATH=xdp, "          \
-	    "HARP_XDP_BYTES_MAX or the profile asks for AF_XDP; otherwise not at all")                      \
+	    "How a process without harpd attaches its XDP program. auto: in native mode if that does "      \
+	    "not slow down the kernel's traffic; in generic mode, which slows it down, only for "           \
+	    "HARP_PATH=xdp, HARP_XDP_BYTES_MAX or a profile; otherwise not at all")                         \
 	KEY(HARP_INSTANCES, U32, "job", "instances", instances, "instances", 1, 64, "1", LIVE,              \
 	    JOB,                                                                                            \
 	    "Queues that a process requests on each interface, each with its own stack; connections are "   \
@@ -96,9 +96,9 @@ extern "C" {
 	KEY(HARP_PORT_MAX, U32, "job", "port_max", port_max, "", 1024, 65535, "65535", LIVE, JOB,           \
 	    "Last local port of a process without harpd")                                                   \
 	KEY(HARP_RSS, TEXT, "job", "rss", rss, "rule", 0, 1023, "", LIVE, JOB,                              \
-	    "How the NIC chooses a queue for a packet, for a process without harpd whose NIC reports it "   \
-	    "wrongly. Empty: query the NIC; unknown: find out by trial; toeplitz:KEY[:TABLE]: key in "      \
-	    "hexadecimal, table of queue numbers separated by commas")                                      \
+	    "How the NIC chooses a queue for a packet, for a process without harpd whose NIC reports "      \
+	    "it wrongly. Empty: query the NIC; unknown: try source ports; toeplitz:KEY[:TABLE]: key "       \
+	    "in hexadecimal, table of queue numbers separated by commas")                                   \
 	KEY(HARP_LABEL, TEXT, "", "", label, "name", 0, 63, "", LIVE, JOB,                                  \
 	    "Name of this process in harpctl's output; empty: the program's name")                          \
 	KEY(HARP_PAGE_FLOWS, U32, "job", "page_flows", page_flows, "connections", 0, 4096, "256",           \
@@ -113,9 +113,9 @@ extern "C" {
 	    "Bytes per comm that may be sent before the receiver has posted a receive")                     \
 	KEY(HARP_XDP_BYTES_MAX, U32, "job", "xdp_bytes_max", xdp_bytes_max, "bytes", 0,                     \
 	    4294967295, "0", LIVE, JOB,                                                                     \
-	    "With path auto, messages of up to this size use AF_XDP, in generic mode too, and longer ones " \
-	    "kernel TCP. 0: the profile decides, or without one a table by the NIC's mode. DPDK ports "     \
-	    "carry all messages")                                                                           \
+	    "With path auto, messages of up to this size use AF_XDP, even in generic mode, and longer "     \
+	    "ones kernel TCP. 0: the profile decides, or, without a profile, a table by NIC mode. "         \
+	    "DPDK ports carry all messages")                                                                \
 	KEY(HARP_PROFILE, TEXT, "job", "profile", profile, "file", 0, 255, "", LIVE, JOB,                   \
 	    "Profile that says, for each NIC and group of peers, which messages use AF_XDP with path "      \
 	    "auto. Empty: /etc/harp/profile.toml, if it exists")                                            \
@@ -146,9 +146,10 @@ extern "C" {
 	    "is at least twice its retransmission timeout (200 ms or more in Linux)")                       \
 	KEY(HARP_ENCRYPT, CHOICE, "lanes", "encrypt", encrypt, "auto|off|aes-256-gcm", 0, 0,                \
 	    "auto", LIVE, JOB,                                                                              \
-	    "Whether lanes are encrypted. auto: if a key file exists; aes-256-gcm: always, and a missing "  \
-	    "key is an error; off: never, and an existing key file is an error. If environment and "        \
-	    "harp.toml say off and aes-256-gcm, that is an error too. Needs OpenSSL's libcrypto.so.3")      \
+	    "Whether lanes are encrypted. auto: if a key file exists; aes-256-gcm: always, and a "          \
+	    "missing key is an error; off: never, and an existing key file is an error. "                   \
+	    "HARP_ENCRYPT=off is also an error if harp.toml says aes-256-gcm. Needs OpenSSL's "             \
+	    "libcrypto.so.3")                                                                               \
 	KEY(HARP_KEY_FILE, TEXT, "lanes", "key_file", key_file, "file", 0, 255, "", LIVE, JOB,              \
 	    "File with the pre-shared key, identical on every host: 64 hexadecimal digits (`openssl rand "  \
 	    "-hex 32`), readable by its owner only. Empty: /etc/harp/job.key, if it exists")                \
@@ -251,7 +252,7 @@ extern "C" {
 	    DAEMON,                                                                                         \
 	    "How the XDP program is attached. auto: in native mode if that does not slow down the "         \
 	    "kernel's traffic; otherwise the NIC is not leased; generic: on any NIC, for jobs with "        \
-	    "HARP_PATH=xdp, which slows down the kernel's traffic")                                         \
+	    "HARP_PATH=xdp; this slows down the kernel's traffic")                                          \
 	KEY(RSS, TEXT, "nic", "rss", 0, "rule", 0, 1023, "", LIVE, DAEMON,                                  \
 	    "As HARP_RSS, for this NIC. Empty: query the NIC")                                              \
 	KEY(ALLOW_SOURCES, LIST, "nic", "allow_sources", 0, "prefixes", 0, 64, "", LIVE, DAEMON,            \
