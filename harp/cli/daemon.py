@@ -206,7 +206,7 @@ def stop(file: Path | None, force: bool) -> None:
                 )
         finally:
             os.close(pidfd)
-    if client.path.exists() and not rundir.answers(client.path):
+    if client.path.exists() and not rundir.is_listening(client.path):
         raise HarpError(
             f"harpd has ended and left {client.path} behind: its log has the reason; run "
             "`harpctl stop` again to clean up"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harpd`, and `python -m harp.daemon`: the daemon in the foreground."""
+"""The command `harpd`, also `python -m harp.daemon`: the daemon in the foreground."""
 
 import contextlib
 import logging
@@ -27,15 +27,16 @@ _JOURNAL = {"DEBUG": "<7>", "INFO": "<6>", "WARNING": "<4>", "ERROR": "<3>", "CR
 
 
 class _JournalFormatter(logging.Formatter):
-    """Without time and name, which the journal adds."""
+    """Formats a line without time and program name, which the journal adds."""
 
     def format(self, record: logging.LogRecord) -> str:
         return _JOURNAL.get(record.levelname, "") + super().format(record)
 
 
 class _StderrHandler(logging.Handler):
-    """stderr, without waiting for its reader, because that would stop the event loop. Lines for
-    which a pipe or socket has no space are dropped, and counted in the next line that fits.
+    """Writes to stderr without waiting for its reader, because that would stop the event loop. A
+    line that does not fit into the pipe or socket is dropped. The next line that fits has the
+    count.
     """
 
     def __init__(self) -> None:
@@ -78,7 +79,7 @@ class _BoundedFile(logging.handlers.RotatingFileHandler):
             maxBytes=LOG_BYTES_MAX,
             backupCount=1,
             encoding="utf-8",
-            errors="backslashreplace",  # a path need not be text
+            errors="backslashreplace",  # a path may have any bytes
         )
 
     def _open(self) -> TextIOWrapper:
@@ -109,13 +110,13 @@ def _log_to(path: Path | None) -> None:
 def _mount(config: Path | None) -> None:
     from harp.daemon import rundir, settings
 
-    found = settings.read(config)
-    rundir.prepare(found.run_dir)
+    daemon = settings.read(config)
+    rundir.prepare(daemon.run_dir)
     try:
-        rundir.mount_bpffs(found.pins_dir)
+        rundir.mount_bpffs(daemon.pins_dir)
     except OSError as error:
         raise HarpError(
-            f"mounting in {found.run_dir}: {error.strerror}; it needs CAP_SYS_ADMIN"
+            f"mounting in {daemon.run_dir}: {error.strerror}; it needs CAP_SYS_ADMIN"
         ) from error
 
 
@@ -135,8 +136,8 @@ def _serve(config: Path | None) -> None:
             f"harpd may open {hard} files and needs {DESCRIPTORS_MIN}: raise the limit "
             "(ulimit -Hn, LimitNOFILE=)"
         )
-    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    soft = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     if not settings.nics and not settings.dpdk:
         log.warning("harp.toml has no [[nic]] and no [[dpdk]]: there is nothing to lease")
     daemon = Daemon(settings, Kernel(), lambda: read(config))
@@ -155,24 +156,24 @@ def _serve(config: Path | None) -> None:
     "--log",
     "log_file",
     type=click.Path(path_type=Path),
-    help="Log into this file, which is bounded, instead of stderr.",
+    help="Log to this file, whose size is limited, instead of stderr.",
 )
 @click.option(
     "--mount",
     is_flag=True,
-    help="Only mount in run_dir what must outlive harpd, and end: for a service whose mount "
+    help="Only mount the BPF file system in run_dir, and exit: for a service whose mount "
     "namespace ends with it.",
 )
 def harpd(config: Path | None, log_file: Path | None, mount: bool) -> None:
-    """Leases instances of this host's NICs to jobs without privileges.
+    """Leases queues of this host's NICs to jobs without privileges.
 
-    Serves in the foreground until SIGTERM; SIGHUP reloads the configuration. `harpctl start` runs
-    it in the background.
+    harpd serves in the foreground until SIGTERM; SIGHUP reloads the configuration. `harpctl start`
+    runs it in the background.
 
     \b
     harpd --config /etc/harp/harp.toml
     """
-    # Relative paths must mean the same after a restart, and no mount may be kept busy.
+    # A restart must find the same files, and harpd's working directory must not keep a mount busy.
     try:
         config = config.absolute() if config else None
         log_file = log_file.absolute() if log_file else None
@@ -194,14 +195,13 @@ def harpd(config: Path | None, log_file: Path | None, mount: bool) -> None:
 def main() -> None:
     """Entry point: an error is one line and an exit code, never a traceback."""
     open_standard()
-    # A start is not interrupted half way: the loop handles these signals when it runs. Threads
-    # never do.
+    # Signals do not interrupt the start: the loop handles them when it runs. Threads never do.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         status = harpd.main(standalone_mode=False)
         sys.exit(status if isinstance(status, int) else Exit.OK)
     except HarpError as error:
-        # On stderr for the parent, and in the log if that is a file.
+        # The parent reads stderr; a log file gets the line, too.
         handlers = logging.getLogger().handlers
         if handlers:
             log.error("%s", error)

@@ -37,12 +37,12 @@ class RefusedByDaemonError(HarpError):
 
 
 class SilentDaemonError(HarpError):
-    """A harpd listens and does not answer: it is stopped, or hangs."""
+    """A harpd listens but does not answer: it is stopped, or hangs."""
 
     def __init__(self, path: Path, pid: int) -> None:
-        which, whom = (f" (process {pid})", str(pid)) if pid > 0 else ("", "PID")
+        process, argument = (f" (process {pid})", str(pid)) if pid > 0 else ("", "PID")
         super().__init__(
-            f"harpd at {path}{which} does not answer; `kill -9 {whom}` ends it, and `harpctl "
+            f"harpd at {path}{process} does not answer; `kill -9 {argument}` ends it, and `harpctl "
             "start` then takes over its leases",
             Exit.NOT_RUNNING,
         )
@@ -50,8 +50,8 @@ class SilentDaemonError(HarpError):
 
 class DaemonClient(Closing):
     """A connection after HELLO, with the devices and settings of WELCOME. name: for harpd's log;
-    timeout_s: limit of each request; sock: a connection that harpd made, whose name in messages is
-    path. HarpError: no harpd answers there, or not one of root or this user.
+    timeout_s: limit of each request; sock: a connection that harpd made; path is then its name in
+    messages. HarpError: no harpd answers, or another user runs it.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class DaemonClient(Closing):
         self.path = path
         self._serial = 0
         self._sock = sock or socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # Not settimeout(): a connect() to a socket with a full queue must wait, not fail.
+        # With settimeout(), connect() to a socket with a full queue would fail at once.
         limit = struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1_000_000))
         for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
             self._sock.setsockopt(socket.SOL_SOCKET, option, limit)
@@ -90,15 +90,16 @@ class DaemonClient(Closing):
             raise SilentDaemonError(self.path, 0) from error
         except PermissionError as error:
             raise HarpError(
-                f"{self.path}: not for this user; see socket_group in harp.toml", Exit.PRIVILEGE
+                f"{self.path}: this user may not use it; see socket_group in harp.toml",
+                Exit.PRIVILEGE,
             ) from error
         except OSError as error:
             raise HarpError(f"{self.path}: {error.strerror or error}", Exit.NOT_RUNNING) from error
         uid = peer.connected_uid(self._sock)
         if not files.trusted_user(uid):
             raise HarpError(
-                f"{self.path}: user {uid} listens there, and harpd must run as root or as this "
-                "user; name harpd's own socket",
+                f"{self.path}: user {uid} listens on it, but harpd must run as root or as this "
+                "user; use harpd's socket",
                 Exit.NOT_RUNNING,
             )
 
@@ -112,7 +113,7 @@ class DaemonClient(Closing):
         self._serial += 1
         return self._serial
 
-    def ask(self, payload: bytes, wanted: Kind) -> tuple[Message, list[int]]:
+    def ask(self, payload: bytes, kind: Kind) -> tuple[Message, list[int]]:
         """Send a message and return the answer; the caller owns the descriptors."""
         try:
             with contextlib.suppress(ConnectionResetError, BrokenPipeError):
@@ -131,11 +132,11 @@ class DaemonClient(Closing):
             message = unpack(raw)
             if message.kind is Kind.REFUSED:
                 raise RefusedByDaemonError(message.body.error, message.body.why)
-            if message.kind is not wanted:
-                raise HarpError(f"harpd at {self.path} answers {message.kind.name}")
+            if message.kind is not kind:
+                raise HarpError(f"harpd at {self.path} answers with {message.kind.name}")
         except ValueError as error:
             _close(fds)
-            raise HarpError(f"harpd at {self.path} speaks another protocol: {error}") from error
+            raise HarpError(f"harpd at {self.path} uses another protocol: {error}") from error
         except BaseException:
             _close(fds)
             raise
@@ -143,14 +144,13 @@ class DaemonClient(Closing):
 
     def _receive(self) -> tuple[bytes, list[int]]:
         fds = array.array("i")
-        room = socket.CMSG_SPACE(max(_host.FDS, _host.PORT_PAGES_MAX) * fds.itemsize)
+        size = socket.CMSG_SPACE(max(_host.FDS, _host.PORT_PAGES_MAX) * fds.itemsize)
         read = functools.partial(
-            self._sock.recvmsg, _host.MESSAGE_MAX + 1, room, socket.MSG_CMSG_CLOEXEC
+            self._sock.recvmsg, _host.MESSAGE_MAX + 1, size, socket.MSG_CMSG_CLOEXEC
         )
         try:
             raw, ancillary, _, _ = read()
-        # the reason that harpd sent before closing may be in the buffer
-        except ConnectionResetError:
+        except ConnectionResetError:  # harpd may have sent the reason before it closed
             raw, ancillary, _, _ = read()
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -159,8 +159,8 @@ class DaemonClient(Closing):
 
     def query(self, command: str, **fields: Any) -> Any:
         """Request a document. command: status, instances, config, stats, stop, restart or reload,
-        with its arguments. RefusedByDaemonError: harpd refuses, with the reason. HarpError: harpd
-        does not answer, or not with a document.
+        with its arguments. RefusedByDaemonError: harpd refuses. HarpError: harpd does not answer,
+        or not with a document.
         """
         question = json.dumps({"command": command, **fields}).encode()
         _, fds = self.ask(pack(Kind.QUERY, self.next_serial(), rest=question), Kind.ANSWER)
@@ -176,7 +176,7 @@ class DaemonClient(Closing):
             return document
         except (OSError, ValueError, RecursionError) as error:
             raise HarpError(
-                f"harpd at {self.path} answers with what is no document: {error}"
+                f"harpd at {self.path} answers with an invalid document: {error}"
             ) from error
         finally:
             _close(fds)
@@ -184,7 +184,7 @@ class DaemonClient(Closing):
 
 @contextlib.contextmanager
 def understood() -> Iterator[None]:
-    """Report a document of another program or version as one line. HarpError."""
+    """Raise HarpError if the document of another program or version lacks what the body uses."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:

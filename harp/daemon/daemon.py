@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpd from start to end.
+"""harpd's start, restart and end.
 
 Theory of operation
 
 start() orders its steps by the cost of a failure: the directory and its lock, the state of the
 previous harpd, the bpffs, the NICs' preparation, their XDP programs (adopted if pinned, else
-attached), the leases of processes that still live, and last the socket.
+attached), the leases of living processes, and last the socket.
 
-There are three ways to end. stop() removes everything; it is refused while leases exist, unless
-forced. SIGTERM does the same without leases. With leases, pins and state stay and jobs continue,
-and the next harpd adopts them (systemctl restart). A restart executes the process again and keeps
-lock and listening socket open, so that a job's request waits instead of being refused. SIGKILL is
-like SIGTERM with leases: the pins hold the program, the kernel removes dead jobs' sockets from the
-map, and all other packets pass.
+harpd ends in one of four ways:
+
+- `harpctl stop` removes everything. harpd refuses it while leases exist, unless it is forced.
+- SIGTERM does the same if there are no leases. Otherwise pins and state stay, jobs continue, and
+  the next harpd adopts their leases (systemctl restart).
+- `harpctl restart` executes the process again. Lock and listening socket stay open, so that a job's
+  request waits instead of being refused.
+- SIGKILL is like SIGTERM with leases: the pins hold the XDP program, the kernel removes the sockets
+  of dead jobs from its map, and all other packets pass.
 """
 
 import contextlib
@@ -50,14 +53,15 @@ from harp.nicprep import Preparation, Undo
 
 log = logging.getLogger("harpd")
 SYNC_EVERY_S = 30.0
-STATE_AGAIN_S = 5.0  # until the disk has space again
-# kept across a restart: lock, listening socket, clients ("+": greeted)
+STATE_AGAIN_S = 5.0  # interval of retries while the state can't be written
+# Environment variables with the descriptors that a restart keeps: lock, listening socket and
+# clients ("+": it sent HELLO), and the frame memory of leases.
 INHERITED = "HARPD_INHERITED_FDS"
-INHERITED_FRAMES = "HARPD_INHERITED_FRAMES"  # and the frame memory of leases
+INHERITED_FRAMES = "HARPD_INHERITED_FRAMES"
 
 
 class Daemon:
-    """A harpd. settings: those of the start; load: loads them again. HarpError."""
+    """One harpd. settings: those of the start; load: reads harp.toml again. HarpError."""
 
     def __init__(
         self,
@@ -92,7 +96,7 @@ class Daemon:
     # ---- start ----
 
     def start(self) -> None:
-        """Do everything up to serving. HarpError after a failure, with nothing left behind."""
+        """Start, and listen. HarpError after a failure, which undoes the start."""
         settings = self.settings
         try:
             rundir.prepare(settings.run_dir)
@@ -192,7 +196,7 @@ class Daemon:
             changes = self._monitor.read()
         except OSError as error:
             log.error(
-                "monitoring links and addresses: %s; harpd looks every %.0f s until a restart",
+                "monitoring links and addresses: %s; harpd reads them every %.0f s until a restart",
                 error.strerror, SYNC_EVERY_S,
             )  # fmt: skip
             self.loop.remove_reader(self._monitor)
@@ -237,7 +241,7 @@ class Daemon:
             if reason != self._state_broken:
                 log.error(
                     "%s can't be written: %s; harpd continues, but the next harpd would not "
-                    "know of the leases made now; make room",
+                    "know the leases granted now; free disk space",
                     self._state_file.path, reason,
                 )  # fmt: skip
             self._state_broken = reason
@@ -247,7 +251,7 @@ class Daemon:
         self._state_broken = ""
 
     def _save_again(self) -> None:
-        """Retry a failed write: no lease may change for days, and a crash would lose all leases."""
+        """Retry a failed write, which else waits for the next change of a lease."""
         if self._state_broken:
             self.save()
 
@@ -276,14 +280,11 @@ class Daemon:
             log.info("configuration reloaded")
             if problem:
                 log.error("%s", problem)
-        except Exception as error:  # harpd continues whatever the reader raises
+        except Exception as error:  # harpd continues after any error of the reader
             problem = str(error)
-            log.error("%s; the configuration stays as it was", problem)
+            log.error("%s; the configuration is unchanged", problem)
         notify.ready(self._summary())
         return problem
-
-    def _reload_requested(self) -> None:
-        self.reload()
 
     def _apply(self, new: Settings) -> str:
         """Apply a configuration; access rules first. Return what could not be applied."""
@@ -302,15 +303,16 @@ class Daemon:
     def _summary(self) -> str:
         count = len(self.table.leases)
         nics, ports = len(self.table.nics), len(self.leasing.ports.all)
-        also = f" and {ports} DPDK port{'' if ports == 1 else 's'}" if ports else ""
-        where = f"{nics} NIC{'' if nics == 1 else 's'}{also}"
-        return f"{count} lease{'' if count == 1 else 's'} on {where}"
+        devices = f"{nics} NIC{'' if nics == 1 else 's'}"
+        if ports:
+            devices += f" and {ports} DPDK port{'' if ports == 1 else 's'}"
+        return f"{count} lease{'' if count == 1 else 's'} on {devices}"
 
     def run(self) -> None:
         """Serve until the end is requested; then return, or execute harpd again."""
         self.loop.on_signal(signal.SIGTERM, self._terminated)
         self.loop.on_signal(signal.SIGINT, self._terminated)
-        self.loop.on_signal(signal.SIGHUP, self._reload_requested)
+        self.loop.on_signal(signal.SIGHUP, self.reload)
         period_s = notify.watchdog_period_s()
         if period_s is not None:
             self.loop.every(period_s, notify.alive)
@@ -325,15 +327,15 @@ class Daemon:
     def _terminated(self) -> None:
         if self.table.leases:
             log.info("ending; %s, and the jobs continue", self._summary())
-        self._end(remove=not self.in_use)
+        self._end(remove=not self.has_jobs)
 
     @property
-    def in_use(self) -> bool:
-        """Tell whether jobs would lose their connections."""
+    def has_jobs(self) -> bool:
+        """Tell whether jobs would lose their connections if harpd removed everything."""
         return bool(self.table.leases or self._takeover.stranded)
 
     def end_soon(self, remove: bool, restart: bool = False) -> None:
-        """End after the present answer is sent; remove everything, or execute harpd again."""
+        """End when the current answer is sent; remove everything, or execute harpd again."""
 
         def end() -> None:
             self._restart = restart
@@ -342,12 +344,12 @@ class Daemon:
         self.loop.call_soon(end)
 
     def restart_problem(self) -> str:
-        """Return why a restart would fail or lose leases now; empty: it would work."""
+        """Return why a restart would fail or lose leases now; empty: it can restart."""
         self._save_again()
-        if self._state_broken and self.in_use:
+        if self._state_broken and self.has_jobs:
             return (
                 f"{self._state_file.path} can't be written ({self._state_broken}): a restart would "
-                f"lose {self._summary()}; make room"
+                f"lose {self._summary()}; free disk space"
             )
         try:
             new = self._load()
@@ -367,7 +369,7 @@ class Daemon:
     _remove = False
 
     def close(self) -> None:
-        """Remove everything, or leave what jobs need. May follow a failed start()."""
+        """Remove everything, or only what no job needs. Does nothing after a failed start()."""
         if not self._started:
             return
         self._started = False
@@ -376,7 +378,7 @@ class Daemon:
         self._statistics.end_reading()
         if self._server is not None:
             self._server.end_reading()
-        self.loop.finish_work()  # leases in the making are refused now
+        self.loop.finish_work()  # this refuses leases that are not granted yet
         if self._server is not None:
             self._clients = self._server.hand_over() if self._restart else []
             self._server.close()
@@ -434,13 +436,13 @@ class Daemon:
         _pass_on(INHERITED_FRAMES, [(fd, False) for fd in self._frames])
         log.info("executing harpd again")
         for handler in logging.getLogger().handlers:
-            with contextlib.suppress(OSError):  # a full disk: jobs wait, log lines do not matter
+            with contextlib.suppress(OSError):  # a full disk must not stop the restart
                 handler.flush()
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def _remove(path: Path) -> None:
-    """Remove one of our files at the end; a failure stops nothing else."""
+    """Remove one of harpd's files at the end; a failure is only logged."""
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
@@ -448,17 +450,17 @@ def _remove(path: Path) -> None:
 
 
 def _pass_on(name: str, fds: list[tuple[int, bool]]) -> None:
-    """Format descriptors for _inherited() of the executed harpd."""
+    """Pass descriptors to _inherited() of the next harpd, in an environment variable."""
     for fd, _ in fds:
         os.set_inheritable(fd, True)
-    os.environ[name] = ",".join(f"{fd}{'+' if flag else '-'}" for fd, flag in fds)
+    os.environ[name] = ",".join(f"{fd}{'+' if sent_hello else '-'}" for fd, sent_hello in fds)
 
 
 def _inherited(name: str = INHERITED) -> list[tuple[int, bool]]:
     """Return the descriptors that the previous harpd left open; empty at an ordinary start."""
     text = os.environ.pop(name, "")
     try:
-        fds = [(int(word[:-1]), word[-1] == "+") for word in text.split(",")] if text else []
+        fds = [(int(item[:-1]), item[-1] == "+") for item in text.split(",")] if text else []
         for fd, _ in fds:
             fcntl.fcntl(fd, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
     except (ValueError, OSError):

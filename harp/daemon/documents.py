@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documents that harpd answers with: memfds, which harpd empties after their use, except when
-it ends.
+"""Answers of harpd as memfds, called documents.
 
-harpd pays for a document's memory, and clients may keep their descriptors. A client reads its
-document at once, so emptying it at the client's next question takes nothing from it and bounds what
-harpd pays. Documents are sealed against all other changes, so that a reader can rely on the
-contents.
+A document's memory is charged to harpd, and clients may keep its descriptor. harpd empties the
+document at the client's next request, when the client has read it. Seals prevent all other changes.
+When harpd ends, documents keep their contents.
 
-Another process writes the statistics of instances and jobs (harp.stats.reader), since users'
-processes may make that slow and write what is parsed. A reading serves all requests that arrive
-meanwhile and for some time after, because it costs as much as it finds.
+Another process (harp.stats.reader) reads the statistics of instances and jobs, because users may
+slow this down and control the bytes that are parsed. One reading serves all requests that arrive
+during it and for some time after, because it may be expensive.
 """
 
 import asyncio
@@ -24,7 +22,8 @@ from collections.abc import Sequence
 from harp.daemon.loop import Loop
 from harp.daemon.table import RefusedError
 
-# A reading is used for AGE_S and, if it is large, longer. Clients may read it for HELD_S then.
+# A document of statistics answers requests for AGE_S, a large one longer; after HELD_S more it is
+# emptied.
 AGE_S, HELD_S = 1.0, 10.0
 READ_BYTES_PER_S = 8 << 20
 READER = (sys.executable, "-P", "-m", "harp.stats.reader")
@@ -34,12 +33,12 @@ _SEALS = fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 
 
 class Document:
-    """A memfd with a text. fd: its owner's descriptor."""
+    """A memfd with a text. fd: harpd's descriptor."""
 
     def __init__(self, text: bytes = b"") -> None:
         self.fd = os.memfd_create("harp-answer", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
-            os.fchmod(self.fd, 0o600)  # a reader of it can't open it for writing
+            os.fchmod(self.fd, 0o600)  # a client can't open it for writing
             if text:
                 with os.fdopen(self.fd, "wb", closefd=False) as file:
                     file.write(text)
@@ -50,15 +49,15 @@ class Document:
             raise
 
     def seal(self) -> None:
-        """Prevent changes of its text. OSError: another process can write it."""
+        """Prevent changes of its text. OSError: another process has mapped it for writing."""
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)
 
-    def opened(self) -> int:
-        """Open it for a reader: read-only, with an offset of its own."""
+    def open_for_reader(self) -> int:
+        """Return another descriptor, read-only, with its own offset."""
         return os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self, empty: bool = True) -> None:
-        """Close it. empty: free its memory, whatever readers keep."""
+        """Close it. empty: free its memory, even if clients keep descriptors."""
         if empty:
             os.ftruncate(self.fd, 0)
         os.close(self.fd)
@@ -67,27 +66,27 @@ class Document:
 def read_statistics(alive: socket.socket, flows: bool, command: Sequence[str] = READER) -> Document:
     """Return a document of all instances and jobs. Runs in a worker. RefusedError.
 
-    alive: the process ends when the other end of this socket is closed.
+    alive: the reader ends when the other end of this socket is closed.
     """
-    made = Document()
+    document = Document()
     try:
         done = subprocess.run(
             [*command, *(["--flows"] if flows else [])],
             stdin=alive.fileno(),
-            stdout=made.fd,
+            stdout=document.fd,
             stderr=subprocess.PIPE,
             env=os.environ | READER_ENVIRONMENT,
             check=False,
         )
         if done.returncode != 0:
-            words = done.stderr.decode(errors="replace").splitlines()
-            raise OSError(errno.EIO, words[-1] if words else f"status {done.returncode}")
-        made.seal()
+            lines = done.stderr.decode(errors="replace").splitlines()
+            raise OSError(errno.EIO, lines[-1] if lines else f"status {done.returncode}")
+        document.seal()
     except OSError as error:
-        made.close()
+        document.close()
         why = f"the reader of statistics failed: {error.strerror}"
         raise RefusedError(errno.EIO, why) from error
-    return made
+    return document
 
 
 class Statistics:
@@ -103,7 +102,7 @@ class Statistics:
         """Return a descriptor of the statistics of all instances; RefusedError."""
         if flows not in self._readings:
             self._readings[flows] = self._loop.spawn(self._read(flows))
-        return (await asyncio.shield(self._readings[flows])).opened()
+        return (await asyncio.shield(self._readings[flows])).open_for_reader()
 
     async def _read(self, flows: bool) -> Document:
         try:
@@ -125,7 +124,7 @@ class Statistics:
         self._alive.close()
 
     def close(self) -> None:
-        """Close all, after end_reading() and the workers' end. Clients may still read them."""
+        """Close all documents, after end_reading() and the workers' end. They keep their contents."""
         self._readers.close()
         while self._held:
             self._held.pop().close(empty=False)

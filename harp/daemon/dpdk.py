@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DPDK ports: harp.toml's [[dpdk]], leased whole to one job at a time.
+"""DPDK ports: harp.toml's [[dpdk]], each leased to one job at a time.
 
 harpd never opens a port and never starts DPDK. It sends the port's specification and a statistics
-page for each queue, and leases the port to no other job. The job opens the device itself, with its
-own permissions. So a lease excludes only jobs that ask harpd; permissions on the device exclude
-others (docs/security.md).
+page for each queue. The job opens the device itself, with its own permissions. So a lease excludes
+only jobs that use harpd; permissions of the device exclude others (docs/security.md).
 """
 
 import errno
@@ -27,7 +26,7 @@ class Ports:
         self.apply(settings)
 
     def apply(self, settings: Settings) -> None:
-        """Take over harp.toml, for new leases; a lease of a removed port lasts until its end."""
+        """Apply harp.toml to new leases; a lease of a removed port continues."""
         self.all = {port.port: port for port in settings.dpdk}
 
     def reserve(
@@ -44,13 +43,13 @@ class Ports:
         )
 
     def spec(self, lease: Lease) -> str:
-        """Return the specification of the leased port; RefusedError if harp.toml lacks it now."""
+        """Return the specification of a leased port; RefusedError: harp.toml has it no more."""
         port = self.all.get(lease.ifname)
         if port is None or port.device != lease.device:
             raise RefusedError(errno.ENODEV, f"harp.toml has no DPDK port {lease.ifname} any more")
         return port.spec(lease.queues)
 
-    # ---- for others ----
+    # ---- for WELCOME and status ----
 
     def device(self, name: str) -> Device:
         port = self.all[name]

@@ -16,14 +16,13 @@ from prometheus_client.metrics_core import Metric
 from harp import __version__
 
 REFUSALS = ("EACCES", "EBUSY", "EDQUOT", "EINVAL", "ENODEV")
-
-
 # harpd's status and instances (harp.daemon.queries).
 Documents = tuple[Mapping[str, Any], Mapping[str, Any]]
+Labels = tuple[str, ...]
 
 
 def nics(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the NICs of harpd's status, and its DPDK ports likewise."""
+    """Return the NICs of harpd's status, and its DPDK ports in the same form."""
     ports = [
         {
             "ifname": port["name"],
@@ -39,16 +38,13 @@ def nics(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def leased(instances: Mapping[str, Any]) -> dict[tuple[str, int], int]:
-    """Return NIC and queue of each lease, and its process."""
-    found: dict[tuple[str, int], int] = {}
-    for each in instances["instances"]:
-        # A DPDK port is leased whole: its holder has all queues, from 0.
-        queues = range(each["queues"]) if each["device"] else (each["queue"],)
-        found |= {(each["ifname"], queue): each["pid"] for queue in queues}
-    return found
-
-
-Labels = tuple[str, ...]
+    """Return each leased queue, as NIC and number, with its process."""
+    pids: dict[tuple[str, int], int] = {}
+    for instance in instances["instances"]:
+        # A DPDK port has one owner, which has the queues from 0.
+        queues = range(instance["queues"]) if instance["device"] else (instance["queue"],)
+        pids |= {(instance["ifname"], queue): instance["pid"] for queue in queues}
+    return pids
 
 
 def family(
@@ -58,7 +54,7 @@ def family(
     labels: Labels,
     rows: Iterable[tuple[Labels, float]],
 ) -> Metric:
-    """Return a metric family. rows: the values of the labels, and the number, of each series."""
+    """Return a metric family. rows: label values and number of each series."""
     result = make(name, text, labels=labels)
     for values, number in rows:
         result.add_metric(values, number)
@@ -77,14 +73,14 @@ def single(
 
 
 def _per_nic(counts: Iterable[tuple[str, Mapping[str, int]]]) -> Iterator[tuple[Any, float]]:
-    """Yield rows of the labels device and key."""
+    """Yield rows with two labels: the device and a key of its numbers."""
     for nic, numbers in counts:
         for key, number in sorted(numbers.items()):
             yield (nic, key), number
 
 
 def _daemon(status: Mapping[str, Any], instances: Mapping[str, Any]) -> Iterator[Metric]:
-    found = nics(status)
+    devices = nics(status)
     yield single(
         GaugeMetricFamily,
         "harpd_start_time_seconds",
@@ -95,32 +91,32 @@ def _daemon(status: Mapping[str, Any], instances: Mapping[str, Any]) -> Iterator
         "harpd_nic_usable",
         "1 when harpd can lease the NIC; 0 when jobs on it have kernel lanes only.",
         ("device",),
-        (((nic["ifname"],), int(nic["up"] and not nic["problem"])) for nic in found),
+        (((nic["ifname"],), int(nic["up"] and not nic["problem"])) for nic in devices),
     )
     yield gauge(
         "harpd_queues",
         "Queues of the NIC that harpd may lease, by state.",
         ("device", "state"),
-        _per_nic((nic["ifname"], Counter(nic["queues"].values())) for nic in found),
+        _per_nic((nic["ifname"], Counter(nic["queues"].values())) for nic in devices),
     )
     yield gauge(
         "harpd_queues_unreachable",
         "Queues of the NIC that are not leased because it puts all of HARP's packets on one.",
         ("device",),
-        (((nic["ifname"],), len(nic["queues_unreachable"])) for nic in found),
+        (((nic["ifname"],), len(nic["queues_unreachable"])) for nic in devices),
     )
     yield counter(
         "harp_steering_packets",
         "What the XDP program did with the NIC's packets, by verdict.",
         ("device", "verdict"),
-        _per_nic((nic["ifname"], nic["verdicts"]) for nic in found),
+        _per_nic((nic["ifname"], nic["verdicts"]) for nic in devices),
     )
     leases = Counter(nic for nic, _queue in leased(instances))
     yield gauge(
         "harpd_leases",
         "Leases in force.",
         ("device",),
-        (((nic["ifname"],), leases[nic["ifname"]]) for nic in found),
+        (((nic["ifname"],), leases[nic["ifname"]]) for nic in devices),
     )
     yield single(
         CounterMetricFamily,
@@ -145,7 +141,7 @@ def _daemon(status: Mapping[str, Any], instances: Mapping[str, Any]) -> Iterator
 
 
 def collect(documents: Documents | None, pages_read: bool) -> Iterator[Metric]:
-    """Return all of harpd's families. documents None: harpd did not answer."""
+    """Yield all of harpd's families. documents None: harpd did not answer."""
     info = InfoMetricFamily("harp_build", "The version of HARP that exports.")
     info.add_metric((), {"version": __version__})
     yield info

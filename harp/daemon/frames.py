@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The frame memory of leases: harpd keeps a descriptor of each, and frees the memory at the end.
 
-The memory is a memfd that harpd makes and pays for, and its lessee may keep a descriptor or a
-mapping. So the end of a lease punches the memory out of the file. The lessee then holds an empty
-file; pages that it writes after that are charged to its own control group. The seals of the file
-(MEMFD_SEALS) prevent the lessee from adding one that would forbid that.
+The memory is a memfd that harpd makes, and that is charged to harpd's control group. Its lessee may
+keep a descriptor or a mapping. So at the end of a lease harpd punches the memory out of the file.
+Pages that the lessee writes after that are charged to its own control group. The seals of the file
+(MEMFD_SEALS) prevent the lessee from adding a seal that would forbid this.
 
-The descriptors survive `harpctl restart`. A harpd that was killed or ended under leases lost them;
-the next one finds the memory again among the descriptors and mappings of the owner.
+The descriptors survive `harpctl restart`. After any other end of harpd the next one finds the
+memory among the descriptors and mappings of the owner.
 """
 
 import contextlib
@@ -29,11 +29,11 @@ Identity = tuple[int, int]  # st_dev, st_ino
 
 
 def identity(status: os.stat_result) -> Identity:
-    """Identifies a file among all of this host while it exists."""
+    """Return what identifies a file on this host while it exists."""
     return status.st_dev, status.st_ino
 
 
-def empty(fd: int) -> None:
+def free_memory(fd: int) -> None:
     """Free all memory of a memfd and close the descriptor. Takes milliseconds. OSError."""
     try:
         size = os.fstat(fd).st_size
@@ -45,9 +45,9 @@ def empty(fd: int) -> None:
 
 
 # ---- The memory of another process ----
-def _descriptors(process: Path, _wanted: Identity) -> Iterator[Path]:
-    """Yield links of its descriptors to memfds. Neither stat() nor open() may follow the others: a
-    file server that does not respond would block harpd.
+def _descriptors(process: Path, _file: Identity) -> Iterator[Path]:
+    """Yield the links of a process's descriptors to memfds. harpd neither opens nor examines other
+    files: a file server that does not respond would block it.
     """
     with os.scandir(process / "fd") as entries:
         for entry in itertools.islice(entries, LINKS_MAX):
@@ -57,13 +57,13 @@ def _descriptors(process: Path, _wanted: Identity) -> Iterator[Path]:
                     yield link
 
 
-def _mappings(process: Path, wanted: Identity) -> Iterator[Path]:
-    """Yield links of its mappings of the file: a job closes the descriptor after mapping it."""
+def _mappings(process: Path, file: Identity) -> Iterator[Path]:
+    """Yield the links of a process's mappings of the file: a job closes its descriptor."""
     with (process / "maps").open("rb") as maps:
         for line in itertools.islice(maps, LINKS_MAX):
             # proc_pid_maps(5): addresses, permissions, offset, device, inode, path
             fields = line.split(maxsplit=5)
-            if len(fields) == 6 and fields[4] == str(wanted[1]).encode():
+            if len(fields) == 6 and fields[4] == str(file[1]).encode():
                 yield process / "map_files" / _without_zeros(fields[0].decode())
 
 
@@ -72,15 +72,15 @@ def _without_zeros(addresses: str) -> str:
     return "-".join(f"{int(address, 16):x}" for address in addresses.split("-"))
 
 
-def search(pid: int, wanted: Identity, proc: Path = PROC) -> int:
-    """Return a descriptor of the file that the process has open or mapped; -1 without one."""
+def search(pid: int, file: Identity, proc: Path = PROC) -> int:
+    """Return a descriptor of a file that the process has opened or mapped; -1: it has not."""
     process = proc / str(pid)
     for links in (_descriptors, _mappings):
         with contextlib.suppress(OSError):
-            for link in links(process, wanted):
+            for link in links(process, file):
                 with contextlib.suppress(OSError):  # it is gone or read-only; try the next
                     fd, status = memfd.open_link(link, os.O_RDWR)
-                    if identity(status) == wanted:
+                    if identity(status) == file:
                         return fd
                     os.close(fd)
     return -1
@@ -88,7 +88,7 @@ def search(pid: int, wanted: Identity, proc: Path = PROC) -> int:
 
 # ---- All leases ----
 class Frames:
-    """The descriptors, by lease. inherited: those of the harpd that executed this one."""
+    """The descriptors, by lease. inherited: descriptors that the previous harpd left open."""
 
     def __init__(self, inherited: Iterable[int] = ()) -> None:
         self._held: dict[int, int] = {}
@@ -101,33 +101,33 @@ class Frames:
         self._held[lease_id] = os.dup(fd)
         return identity(os.fstat(fd))
 
-    def find(self, lease_id: int, pid: int, wanted: Identity) -> bool:
-        """The same for a lease of the previous harpd, with its owner's pid."""
-        fd = self._inherited.pop(wanted, -1)
+    def adopt(self, lease_id: int, pid: int, file: Identity) -> bool:
+        """Keep the descriptor of a lease of the previous harpd; False if it can't be found."""
+        fd = self._inherited.pop(file, -1)
         if fd < 0:
-            fd = search(pid, wanted)
+            fd = search(pid, file)
         if fd >= 0:
             self._held[lease_id] = fd
         return fd >= 0
 
     def take(self, lease_id: int) -> int:
-        """Return the descriptor of a lease to the caller, who owns it then; -1 without one."""
+        """Transfer the descriptor of a lease to the caller; -1 without one."""
         return self._held.pop(lease_id, -1)
 
     def forget(self, lease_id: int) -> None:
-        """Close the descriptor of a lease; the memory lasts as long as its last holder."""
+        """Close the descriptor of a lease without freeing the memory."""
         fd = self.take(lease_id)
         if fd >= 0:
             os.close(fd)
 
-    def leave(self, wanted: Identity) -> None:
-        """Close an inherited descriptor: its lease is not adopted, but its owner lives."""
-        fd = self._inherited.pop(wanted, -1)
+    def leave(self, file: Identity) -> None:
+        """Close an inherited descriptor without freeing the memory, which a process still uses."""
+        fd = self._inherited.pop(file, -1)
         if fd >= 0:
             os.close(fd)
 
     def unclaimed(self) -> list[int]:
-        """Return the inherited descriptors that were not used; the caller owns them."""
+        """Transfer the inherited descriptors that were not adopted to the caller."""
         fds = list(self._inherited.values())
         self._inherited.clear()
         return fds
@@ -137,7 +137,7 @@ class Frames:
         return list(self._held.values())
 
     def close(self) -> None:
-        """Close all; the memory of leases is not touched."""
+        """Close all descriptors without freeing memory."""
         for lease_id in list(self._held):
             self.forget(lease_id)
         for fd in self.unclaimed():

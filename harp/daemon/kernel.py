@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpd's system calls on the machine: the only part that tests without root replace.
+"""harpd's system calls. Tests without root replace this module only.
 
-All sockets are made in harpd's own network namespace, which is the NICs'.
+All sockets are made in harpd's own network namespace, which is also that of the NICs.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from pathlib import Path
 from harp import _host, _paths
 from harp.config import DpdkConfig
 from harp.daemon import netlink, sockets
-from harp.daemon.limits import MemoryRoom
+from harp.daemon.limits import MemoryBudget
 from harp.daemon.loop import close_all
 from harp.daemon.messages import Request
 from harp.daemon.netlink import Link
@@ -23,15 +23,14 @@ PROBE_FRAMES = 64
 BIND_WAIT_MS = 20
 UNPINNED_S = 1.0
 FRAME_BYTES_MAX = 4096
-FD_FRAMES = 1  # index in Made.fds: HARP_LEASE_FD_FRAMES
+FD_FRAMES = 1  # index in LeaseFds.fds: HARP_LEASE_FD_FRAMES
 _SYSFS = Path("/sys/class/net")
 
 
 @dataclass
-class Made:
-    """The descriptors of a lease; ours until closed. fds: of a queue in the order of enum
-    harp_lease_fd; of a DPDK port (queue is None) a statistics page for each queue. page_bytes: size
-    of a page.
+class LeaseFds:
+    """harpd's descriptors of a new lease. fds: for a queue, in the order of enum harp_lease_fd; for
+    a DPDK port (queue is None), a statistics page for each queue. page_bytes: size of a page.
     """
 
     fds: list[int]
@@ -67,33 +66,33 @@ class Hardware:
 
 
 class Kernel:
-    """This machine. Calls raise OSError whose strerror is one line for people."""
+    """This machine. Calls raise OSError whose strerror is a complete message."""
 
     def __init__(self) -> None:
         _host.load_library(str(_paths.find(_paths.XDP_LIBRARY)))
         self.netns = Path("/proc/self/ns/net").stat().st_ino
         self._unpinned_s = -UNPINNED_S
-        self._room = MemoryRoom()
+        self._memory = MemoryBudget()
 
     links = staticmethod(netlink.links)
     addresses = staticmethod(netlink.addresses)
     ports_in_use = staticmethod(sockets.ports_in_use)
     monitor = staticmethod(netlink.NetworkMonitor)
-    # For NETWORK and ROUTED; they wait for the kernel, in a worker.
+    # For NETWORK and ROUTED. They wait for the kernel, so they run in a worker.
     network = staticmethod(_host.network)
     route = staticmethod(_host.route)
 
-    # ---- what a NIC is ----
+    # ---- properties of a NIC ----
 
     def hardware(self, link: Link, rss: str) -> Hardware:
         read = _host.rss_read(link.ifname)
         if rss:
             read = _host.rss_parse(rss, read.queues)
         sysfs = _SYSFS / link.ifname
-        own = _sysfs_is(sysfs, link)
-        speed = (Host().number(sysfs / "speed") or 0) if own else 0
-        node = Host().number(sysfs / "device" / "numa_node") if own else None
-        device = (sysfs / "device").resolve() if own and (sysfs / "device").exists() else None
+        same = _is_sysfs_of(sysfs, link)
+        speed = (Host().number(sysfs / "speed") or 0) if same else 0
+        node = Host().number(sysfs / "device" / "numa_node") if same else None
+        device = (sysfs / "device").resolve() if same and (sysfs / "device").exists() else None
         return Hardware(
             queues=max(1, read.queues),
             rss_kind=read.kind,
@@ -117,29 +116,34 @@ class Kernel:
             try:
                 return self._attach(ifname, mode, pins)
             except OSError as error:
-                # The kernel detaches an unpinned program a moment later, without notification.
+                # The kernel detaches an unpinned program with a delay, and does not notify harpd.
                 if error.errno != errno.EBUSY or time.monotonic() > self._unpinned_s + UNPINNED_S:
                     raise
             time.sleep(UNPINNED_S / 100)
 
     def _attach(self, ifname: str, mode: int, pins: Path | None) -> tuple[_host.Steering, str]:
         steering = _host.Steering.attach(ifname, mode)
-        _pin(steering, pins)
+        try:
+            if pins is not None:
+                steering.pin(str(pins))
+        except BaseException:
+            steering.close()
+            raise
         return steering, steering.why
 
     def unpin(self, pins: Path) -> bool:
-        """Remove our pins there; False without any."""
+        """Remove harpd's pins; False if there are none."""
         self._unpinned_s = time.monotonic()
         return _host.unpin(str(pins))
 
     # ---- a lease's descriptors ----
 
-    def make(self, request: Request, flows: int) -> Made:
-        """Make the descriptors for LEASED. Waits only briefly for the queue, so that workers stay
-        available: EBUSY. Runs in a worker. flows: records on the statistics page.
+    def make(self, request: Request, flows: int) -> LeaseFds:
+        """Make the descriptors for LEASED. Waits for the queue for BIND_WAIT_MS only, so that
+        workers stay available; EBUSY then. Runs in a worker. flows: records on the statistics page.
         """
-        room = self._room.take(request.frame_count * FRAME_BYTES_MAX)
-        with room, contextlib.ExitStack() as undo:
+        memory = self._memory.take(request.frame_count * FRAME_BYTES_MAX)
+        with memory, contextlib.ExitStack() as undo:
             queue = _host.queue_make(
                 request.ifname,
                 request.queue,
@@ -152,12 +156,12 @@ class Kernel:
             page_fd, page_bytes = _host.page_create(flows)
             fds.append(page_fd)
             undo.pop_all()
-        return Made(fds, page_bytes, queue)
+        return LeaseFds(fds, page_bytes, queue)
 
-    def queue_free(self, ifname: str, queue: int) -> bool:
+    def is_queue_free(self, ifname: str, queue: int) -> bool:
         """Tell whether the queue can be bound, by binding a small socket once. Runs in a worker."""
         try:
-            made = _host.queue_make(
+            probe = _host.queue_make(
                 ifname,
                 queue,
                 frame_count=PROBE_FRAMES,
@@ -168,46 +172,37 @@ class Kernel:
         except OSError as error:
             # Only EBUSY is a reason to wait; the next lease reports any other error.
             return error.errno != errno.EBUSY
-        close_all([made.xsk_fd, made.frames_fd])
+        close_all([probe.xsk_fd, probe.frames_fd])
         return True
 
     # ---- DPDK ports ----
 
     def port(self, port: DpdkConfig) -> PortFacts:
-        """Read sysfs about a port's device, and whether the host's network depends on it."""
+        """Read the properties of a port's device, and check that the host does not need it."""
         address = pci.canonical(port.device)
-        found = pci.find(Host(), address) if address else None
+        device = pci.find(Host(), address) if address else None
         problem = pci.unbound(Host(), port.device)
         try:
             _host.port_take_check(port.text)
         except OSError as error:
             problem = error.strerror or str(error)
-        if found is None:
+        if device is None:
             return PortFacts(problem)
-        return PortFacts(problem, found.numa_node, str(found.folder.resolve()))
+        return PortFacts(problem, device.numa_node, str(device.folder.resolve()))
 
-    def pages(self, count: int, flows: int) -> Made:
-        made = Made([])
+    def pages(self, count: int, flows: int) -> LeaseFds:
+        pages = LeaseFds([])
         try:
             for _ in range(count):
-                fd, made.page_bytes = _host.page_create(flows)
-                made.fds.append(fd)
+                fd, pages.page_bytes = _host.page_create(flows)
+                pages.fds.append(fd)
         except BaseException:
-            made.close()
+            pages.close()
             raise
-        return made
+        return pages
 
 
-def _pin(steering: _host.Steering, pins: Path | None) -> None:
-    """Close the descriptor after a failure."""
-    try:
-        if pins is not None:
-            steering.pin(str(pins))
-    except BaseException:
-        steering.close()
-        raise
-
-
-def _sysfs_is(sysfs: Path, link: Link) -> bool:
-    found = Host().number(sysfs / "ifindex"), Host().read(sysfs / "address")
-    return found == (link.ifindex, link.mac.hex(":"))
+def _is_sysfs_of(sysfs: Path, link: Link) -> bool:
+    """Tell whether the directory is the link's: /sys may show another network namespace."""
+    identity = Host().number(sysfs / "ifindex"), Host().read(sysfs / "address")
+    return identity == (link.ifindex, link.mac.hex(":"))

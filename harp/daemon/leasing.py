@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lease from the request to the end: decide, make in a worker, add to the map, watch, undo.
+"""Grants, watches, adopts and ends leases.
 
-The order of the steps makes every failure harmless. Queue and ports are reserved first; a worker
-makes the descriptors; ports, then the socket are added to the XDP program's maps; the state is
-saved; the answer is sent. A failure undoes the previous steps. After sending, harpd closes its
-descriptors, so that the job's death frees the queue. It keeps the descriptor of the frame memory,
-to free that at the end (frames.py).
+A failure at any step undoes the previous ones. harpd reserves queue and ports; a worker makes the
+descriptors; ports, then the socket are added to the XDP program's maps; harpd saves the state and
+sends the answer. After that it closes its descriptors, so that the job's death frees the queue. It
+keeps the descriptor of the frame memory, to free the memory at the end of the lease (frames.py).
 """
 
 import asyncio
@@ -23,8 +22,8 @@ from harp import _host
 from harp._host import Kind
 from harp.daemon import peer
 from harp.daemon.dpdk import Ports
-from harp.daemon.frames import Frames, empty
-from harp.daemon.kernel import FD_FRAMES, Kernel, Made
+from harp.daemon.frames import Frames, free_memory
+from harp.daemon.kernel import FD_FRAMES, Kernel, LeaseFds
 from harp.daemon.loop import Loop
 from harp.daemon.messages import Device, Leased, Request, pack, pack_port
 from harp.daemon.nics import Nic, Nics
@@ -40,36 +39,36 @@ FRAMES_DEFAULT = 8192
 FRAMES_MIN = 64
 RECOVER_FIRST_S, RECOVER_MAX_S = 0.02, 1.0
 RECOVER_LOG_S = 5.0
-# A request waits for what is about to become free: a queue whose AF_XDP socket is closing, which
-# takes a loaded kernel seconds, and the user's own share. A job gives up after 10 s
-# (host/daemon.c).
+# By the error, how long a request is retried. EBUSY: the kernel closes a queue's AF_XDP socket,
+# which takes seconds under load. EDQUOT: the user has just returned a queue. A job gives up after
+# 10 s (host/daemon.c).
 AGAIN_S = 0.05
 WAITS_S = {errno.EBUSY: 8.0, errno.EDQUOT: 1.0}
 STOPPING = "harpd is being stopped"
 
-Make = Callable[[], Made]
+Make = Callable[[], LeaseFds]
 
 
 @dataclass
 class Granted:
-    """A lease that was made; the sender calls delivered(False) if it did not arrive."""
+    """A granted lease. The sender of the message then calls delivered(whether it arrived)."""
 
-    message: Callable[[int], bytes]  # LEASED or PORT, by the serial number
-    made: Made
+    message: Callable[[int], bytes]  # returns LEASED or PORT with this serial number
+    descriptors: LeaseFds
     delivered: Callable[[bool], None]
 
 
 @dataclass
 class _Recovery:
-    """A queue that the kernel still holds although its owner should be gone."""
+    """A queue that the kernel still holds after its lease."""
 
     pid: int
     since_s: float
-    uid: int | None  # the lease that had the queue; None: it never became a lease
+    uid: int | None  # the user of the ended lease; None: no lease was granted
 
 
 class Leasing:
-    """All leases and their state in the kernel. saved() writes the state."""
+    """All leases and their state in the kernel. save() writes state.json."""
 
     def __init__(
         self,
@@ -78,7 +77,7 @@ class Leasing:
         kernel: Kernel,
         table: LeaseTable,
         nics: Nics,
-        saved: Callable[[], None],
+        save: Callable[[], None],
         frames: Frames | None = None,
     ) -> None:
         self.frames = frames or Frames()
@@ -86,13 +85,13 @@ class Leasing:
         self.access = Access.of(settings.users, settings.groups)
         self._loop, self._kernel, self.table, self.nics = loop, kernel, table, nics
         self.ports = Ports(settings, kernel, table)
-        self._saved = saved
-        self._watched: dict[Owner, int] = {}  # pidfds, ours
+        self._save = save
+        self._watched: dict[Owner, int] = {}  # pidfds
         self.recovering: dict[tuple[str, int], _Recovery] = {}
         self._port_readings = PortReadings(loop, self._read_ports_in_use)
         self.closing = False
-        self.ended: Callable[[Lease], None] = lambda _lease: None
-        # For the metrics: leases granted, requests refused by errno's name.
+        self.on_end: Callable[[Lease], None] = lambda _lease: None
+        # For the metrics: granted leases, and refused requests by errno's name.
         self.granted = 0
         self.refused: Counter[str] = Counter()
 
@@ -102,21 +101,21 @@ class Leasing:
     # ---- a request ----
 
     async def request(self, client: Peer, request: Request) -> Granted:
-        """Handle LEASE; RefusedError. Waits for workers, and for something to become free."""
+        """Handle LEASE; RefusedError. Waits for workers, and for a queue to become free."""
         begin_s = self._loop.time()
         while True:
             try:
                 return await self._try(client, request)
             except RefusedError as refused:
-                # A queue that was returned a moment ago does not count against the user.
-                returned = refused.error == errno.EDQUOT and self._held(client.owner.uid)
-                wait_s = WAITS_S[refused.error] if returned or refused.passes else 0.0
+                recovering = refused.error == errno.EDQUOT and self._held(client.owner.uid)
+                retry = recovering or refused.is_temporary
+                wait_s = WAITS_S[refused.error] if retry else 0.0
                 if self.closing or self._loop.time() - begin_s >= wait_s:
                     raise
             await asyncio.sleep(AGAIN_S)
 
     async def _try(self, client: Peer, request: Request) -> Granted:
-        self._check_may(client)
+        self._check_client(client)
         in_use: frozenset[int] = frozenset()
         ifname = request.ifname
         is_port = ifname in self.ports.all
@@ -126,7 +125,7 @@ class Leasing:
                 in_use = await self._port_readings.ports()
             except Exception as error:
                 raise _refusal(error, ifname) from error
-            self._check_may(client)
+            self._check_client(client)
         with contextlib.ExitStack() as undo:
             try:
                 pidfd = os.dup(client.pidfd)
@@ -141,23 +140,23 @@ class Leasing:
             except OSError as error:
                 raise _refusal(error, ifname) from error
             undo.callback(self._cancel, lease)
-            made = await self._made(lease, make)
-            undo.callback(made.close)
-            self._check_still_there(lease, pidfd)
-            message = self._add_to_maps(lease, made)
+            descriptors = await self._run_make(lease, make)
+            undo.callback(descriptors.close)
+            self._check_owner(lease, pidfd)
+            message = self._add_to_maps(lease, descriptors)
             undo.pop_all()
         self.table.activate(lease)
         self.recovering.pop((lease.ifname, lease.queue), None)
         self._watch(lease.owner, pidfd)
-        self._saved()
-        return Granted(message, made, functools.partial(self._delivered, lease, made))
+        self._save()
+        return Granted(message, descriptors, functools.partial(self._delivered, lease, descriptors))
 
-    async def _made(self, lease: Lease, make: Make) -> Made:
+    async def _run_make(self, lease: Lease, make: Make) -> LeaseFds:
         try:
             return await self._loop.work(make)
         except Exception as error:
             refused = _refusal(error, lease.ifname)
-            refused.passes = refused.error == errno.EBUSY
+            refused.is_temporary = refused.error == errno.EBUSY
             raise refused from error
 
     def _cancel(self, lease: Lease) -> None:
@@ -170,10 +169,10 @@ class Leasing:
         ports = [port for nic in self.nics.all.values() for port in nic.settings.ports]
         return self._kernel.ports_in_use(Block(min(ports), max(ports)))
 
-    def _check_may(self, client: Peer) -> None:
+    def _check_client(self, client: Peer) -> None:
         if self.closing:
             raise RefusedError(errno.ESHUTDOWN, STOPPING)
-        if client.pidfd < 0 or peer.ended(client.pidfd):  # the connection was closed meanwhile
+        if client.pidfd < 0 or peer.has_ended(client.pidfd):  # -1: it was closed
             raise RefusedError(errno.ESRCH, f"process {client.owner.pid} has ended")
         if not self.access.allows(client.owner.uid, client.gids):
             raise RefusedError(
@@ -182,9 +181,9 @@ class Leasing:
                 "or to one of `groups`, in harp.toml",
             )
 
-    def _make_queue(self, request: Request, flows: int, owner: Owner, allowed: bool) -> Made:
-        """Make a queue, unless its holder could use the AF_XDP socket to reach our network
-        namespace, which takes CAP_NET_ADMIN over it. Runs in a worker.
+    def _make_queue(self, request: Request, flows: int, owner: Owner, allowed: bool) -> LeaseFds:
+        """Make a queue. Refuse a process that could change our network namespace through the AF_XDP
+        socket, because it has CAP_NET_ADMIN over that. Runs in a worker.
         """
         why = "" if allowed else peer.network_admin_elsewhere(owner.pid)
         if why:
@@ -207,13 +206,13 @@ class Leasing:
         return lease, lambda: self._kernel.pages(lease.queues, flows)
 
     def _check_nic(self, client: Peer, request: Request) -> None:
-        """Refuse what can be refused without reading the kernel's sockets. RefusedError."""
+        """Check everything except the ports of the kernel's sockets. RefusedError."""
         ifname, frames, copy_mode = request.ifname, request.frame_count, request.copy_mode
         if copy_mode > 2 or (frames and frames < FRAMES_MIN):
             raise RefusedError(
                 errno.EINVAL,
-                f"{frames} frames, copy mode {copy_mode}; at least {FRAMES_MIN} frames and a "
-                "mode of 0 to 2 are possible",
+                f"{frames} frames, copy mode {copy_mode}: at least {FRAMES_MIN} frames and a mode "
+                "of 0 to 2 are possible",
             )
         nic = self.nics.all.get(ifname)
         if nic is not None and nic.problem:
@@ -241,41 +240,43 @@ class Leasing:
         )
         frames = min(request.frame_count or FRAMES_DEFAULT, self.settings.frames_max)
         flows, net_admin = self.settings.page_flows, self.settings.allow_net_admin_containers
-        wanted = replace(request, queue=lease.queue, frame_count=frames)
-        return lease, lambda: self._make_queue(wanted, flows, client.owner, net_admin)
+        request = replace(request, queue=lease.queue, frame_count=frames)
+        return lease, lambda: self._make_queue(request, flows, client.owner, net_admin)
 
-    def _check_still_there(self, lease: Lease, pidfd: int) -> None:
+    def _check_owner(self, lease: Lease, pidfd: int) -> None:
         """Check what may have changed while the worker ran."""
         if self.closing:
             raise RefusedError(errno.ESHUTDOWN, STOPPING)
-        if peer.ended(pidfd):
+        if peer.has_ended(pidfd):
             raise RefusedError(errno.ESRCH, f"process {lease.owner.pid} has ended")
 
-    def _add_to_maps(self, lease: Lease, made: Made) -> Callable[[int], bytes]:
+    def _add_to_maps(self, lease: Lease, descriptors: LeaseFds) -> Callable[[int], bytes]:
         """Add the descriptors to the maps; return the job's message."""
-        queue = made.queue
+        queue = descriptors.queue
         if queue is None:
-            text, pages = self.ports.spec(lease), (lease.queues, made.page_bytes)
+            text, pages = self.ports.spec(lease), (lease.queues, descriptors.page_bytes)
             return lambda serial: pack_port(serial, lease.lease_id, *pages, text)
         nic = self.nics.all[lease.ifname]
         if nic.steering is None or self.table.nic_of(lease) is None:
             raise RefusedError(errno.ENODEV, f"{nic.ifname}: {nic.problem or 'it was removed'}")
         if queue.ifindex != lease.ifindex:
-            raise RefusedError(errno.ENODEV, f"{nic.ifname}: another interface has that name now")
+            raise RefusedError(
+                errno.ENODEV, f"{nic.ifname}: this name belongs to another interface now"
+            )
         try:
-            lease.frames = self.frames.keep(lease.lease_id, made.fds[FD_FRAMES])
+            lease.frames = self.frames.keep(lease.lease_id, descriptors.fds[FD_FRAMES])
         except OSError as error:
             raise _refusal(error, lease.ifname) from error
-        self._steer(lease, nic, made)
+        self._steer(lease, nic, descriptors)
         lease.frame_count, lease.frame_size = queue.frame_count, queue.frame_size
-        leased = self._leased(lease, nic, queue, made.page_bytes)
+        leased = self._leased(lease, nic, queue, descriptors.page_bytes)
         return lambda serial: pack(Kind.LEASED, serial, leased)
 
-    def _steer(self, lease: Lease, nic: Nic, made: Made) -> None:
+    def _steer(self, lease: Lease, nic: Nic, descriptors: LeaseFds) -> None:
         assert nic.steering is not None
         try:
             nic.steering.ports_set(lease.block.first, lease.block.last, lease.queue, True)
-            nic.steering.xsk_set(lease.queue, made.fds[0])
+            nic.steering.xsk_set(lease.queue, descriptors.fds[0])
         except OSError as error:
             self._unsteer(lease)
             raise RefusedError(error.errno or errno.EIO, error.strerror or str(error)) from error
@@ -309,14 +310,14 @@ class Leasing:
             rss_table=hardware.rss_table,
         )
 
-    def _delivered(self, lease: Lease, made: Made, good: bool) -> None:
-        made.close()
-        if good:
+    def _delivered(self, lease: Lease, descriptors: LeaseFds, arrived: bool) -> None:
+        descriptors.close()
+        if arrived:
             self.granted += 1
-            part = f"{lease.queues} queues" if lease.device else f"ports {lease.block}"
+            share = f"{lease.queues} queues" if lease.device else f"ports {lease.block}"
             log.info(
                 "lease %016x: %s, %s, to process %d of user %d (%s)",
-                lease.lease_id, lease.what, part, lease.owner.pid, lease.owner.uid, lease.label,
+                lease.lease_id, lease.what, share, lease.owner.pid, lease.owner.uid, lease.label,
             )  # fmt: skip
         elif self.table.leases.get(lease.lease_id) is lease:
             self.end(lease, "it did not reach the process")
@@ -331,26 +332,26 @@ class Leasing:
         self.end(lease, "given back")
 
     def end(self, lease: Lease, why: str) -> None:
-        """End a lease. It leaves the map at once; the queue is free when the kernel releases it."""
+        """End a lease. Its queue becomes free when the kernel releases the AF_XDP socket."""
         self._unsteer(lease)
-        self.ended(lease)
+        self.on_end(lease)
         self.table.release(lease, self._loop.time())
         log.info(
             "lease %016x: %s of process %d ended: %s",
             lease.lease_id, lease.what, lease.owner.pid, why,
         )  # fmt: skip
         self._recover(lease)
-        self._empty(self.frames.take(lease.lease_id), lease.what)
+        self._free_frames(self.frames.take(lease.lease_id), lease.what)
         if not self.table.of_owner(lease.owner):
             self._unwatch(lease.owner)
-        self._saved()
+        self._save()
 
-    def _empty(self, fd: int, what: str) -> None:
-        """Free the frame memory of an ended lease. Closes the descriptor; -1: none."""
+    def _free_frames(self, fd: int, what: str) -> None:
+        """Free the frame memory of an ended lease and close its descriptor, unless that is -1."""
 
         def body() -> None:
             try:
-                empty(fd)
+                free_memory(fd)
             except OSError as error:
                 log.error("%s: the frame memory of a lease can't be freed: %s", what, error)
 
@@ -361,7 +362,7 @@ class Leasing:
         nic = self.nics.all.get(lease.ifname)
         steering = nic.steering if nic is not None else None
         if steering is None or self.table.nic_of(lease) is None:
-            return  # removed with its maps
+            return  # the maps do not exist any more
         try:
             steering.xsk_set(lease.queue, -1)
             steering.ports_set(lease.block.first, lease.block.last, 0, False)
@@ -390,8 +391,7 @@ class Leasing:
 
     def _died(self, owner: Owner) -> None:
         for lease in self.table.of_owner(owner):
-            # _made() notices the death of the owner of a lease in the making.
-            if lease.active:
+            if lease.active:  # else _check_owner() refuses it
                 self.end(lease, "the process ended")
         self._unwatch(owner)
 
@@ -401,37 +401,38 @@ class Leasing:
             pidfd = peer.reopen(lease.owner)
         except peer.PeerGoneError as gone:
             return str(gone)
-        if not lease.device and not self.frames.find(lease.lease_id, lease.owner.pid, lease.frames):
+        if not lease.device and not self.frames.adopt(
+            lease.lease_id, lease.owner.pid, lease.frames
+        ):
             os.close(pidfd)
-            return "the process has neither open nor mapped what was its frame memory"
+            return "the process has neither opened nor mapped the lease's frame memory"
         if not self.table.adopt(lease):
             os.close(pidfd)
-            self._empty(self.frames.take(lease.lease_id), lease.what)
-            return "its NIC, its queue or its ports are no longer what they were"
+            self._free_frames(self.frames.take(lease.lease_id), lease.what)
+            return "its NIC was replaced, or another lease has its queue or its ports"
         self._watch(lease.owner, pidfd)
-        if lease.device:
-            return ""  # only the process itself knows whether it has the port open
-        self._loop.spawn(self._check_use(lease))
+        if not lease.device:  # harpd can't tell whether a process has a DPDK port open
+            self._loop.spawn(self._check_use(lease))
         return ""
 
-    def adopted(self) -> None:
-        """All leases of the previous harpd are adopted or over: free the memory of the others."""
+    def finish_adoption(self) -> None:
+        """Free the frame memory of leases of the previous harpd that were not adopted."""
         for fd in self.frames.unclaimed():
-            self._empty(fd, "a lease that is over")
+            self._free_frames(fd, "a lease that has ended")
 
     async def _check_use(self, lease: Lease) -> None:
-        """A process that closed its queue while no harpd ran could not report it."""
-        free = await self._loop.work(lambda: self._kernel.queue_free(lease.ifname, lease.queue))
+        """End an adopted lease if its process closed the queue while no harpd ran."""
+        free = await self._loop.work(lambda: self._kernel.is_queue_free(lease.ifname, lease.queue))
         if free and self.table.leases.get(lease.lease_id) is lease:
             self.end(lease, "the process closed the queue while no harpd ran")
 
-    # ---- queues that come back ----
+    # ---- recovery of queues ----
 
     def _held(self, uid: int) -> int:
-        """Return the queues that processes of the user hold without a lease: a job that passes its
-        socket on and dies must not evade the limit.
+        """Count the queues that processes of the user hold without a lease: a job that passes its
+        socket to another process and ends must not evade the limit.
         """
-        return sum(each.uid == uid for each in self.recovering.values())
+        return sum(recovery.uid == uid for recovery in self.recovering.values())
 
     def _recover(self, lease: Lease) -> None:
         """Ask the kernel, at growing intervals, whether the queue is free."""
@@ -453,10 +454,10 @@ class Leasing:
             state = nic.queues.get(key[1]) if nic is not None else None
             free = False
             if state is QueueState.RECOVERING and not self.closing:
-                free = await self._loop.work(lambda: self._kernel.queue_free(*key))
+                free = await self._loop.work(lambda: self._kernel.is_queue_free(*key))
                 if self.recovering.get(key) is not recovery:
                     return
-            elif state is not QueueState.RESERVED:  # a lease in the making may find it busy
+            elif state is not QueueState.RESERVED:  # which may end as RECOVERING again
                 del self.recovering[key]
                 return
             waited_s = self._loop.time() - recovery.since_s
@@ -467,16 +468,16 @@ class Leasing:
                 return
             if waited_s > RECOVER_LOG_S and not logged:
                 logged = True
-                whose = (
-                    "an AF_XDP socket without a lease of harpd's owns the queue"
+                holder = (
+                    "an AF_XDP socket without a lease of harpd owns the queue"
                     if recovery.uid is None
-                    else f"process {recovery.pid} has ended, and another that it forked still "
+                    else f"process {recovery.pid} has ended, but a process that it forked still "
                     "holds the queue"
                 )
-                log.warning("%s queue %d: %s; it can be leased when that one ends", *key, whose)
+                log.warning("%s queue %d: %s; it can be leased when that one ends", *key, holder)
             delay_s = min(RECOVER_MAX_S, delay_s * 2)
 
-    # ---- for others ----
+    # ---- for WELCOME ----
 
     def devices(self) -> list[Device]:
         nics = [self._device(nic) for nic in self.nics.all.values() if nic.link is not None]
@@ -493,7 +494,7 @@ class Leasing:
             flags=(_host.DEVICE_UP if link.up else 0)
             | (_host.DEVICE_DEFAULT_ROUTE if hardware.default_route else 0)
             | (_host.DEVICE_ONE_QUEUE if table and table.unreachable else 0)
-            | (_host.DEVICE_GENERIC if nic.generic else 0),
+            | (_host.DEVICE_GENERIC if nic.is_generic else 0),
             mtu_bytes=link.mtu_bytes,
             speed_mbps=hardware.speed_mbps,
             queues=len(table.leasable) if table else 0,
@@ -502,8 +503,8 @@ class Leasing:
             mac=link.mac,
             netns=self._kernel.netns,
             guid=hardware.guid,
-            addr_v4=nic.best(v4=True),
-            addr_v6=nic.best(v4=False),
+            addr_v4=nic.announced_address(v4=True),
+            addr_v6=nic.announced_address(v4=False),
             pci_path=hardware.pci_path,
         )
 
@@ -522,5 +523,5 @@ def _refusal(error: BaseException | None, ifname: str) -> RefusedError:
 
 
 def _clean(text: str) -> str:
-    """Make a job's text safe for logs and terminals: one line, no escape sequences."""
+    """Return a job's text as one line without escape sequences, for logs and terminals."""
     return printable(text)[:64]

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-DESCRIPTORS_KEPT = 48  # harpd's own, and those of leases in the making
-DESCRIPTORS_MIN = DESCRIPTORS_KEPT + 3 * 4  # and those of four connections
-MEMORY_KEPT = 256 << 20  # for harpd itself, its answers and the processes that read statistics
+DESCRIPTORS_RESERVED = 48  # for harpd itself, and for leases that it prepares
+DESCRIPTORS_MIN = DESCRIPTORS_RESERVED + 3 * 4  # plus those of four connections
+MEMORY_RESERVED = 256 << 20  # for harpd itself, its answers and the processes that read statistics
 
 
 @dataclass
@@ -21,7 +21,7 @@ class Bucket:
 
     rate_per_s: float
     burst: float
-    tokens: float = math.inf  # capacity
+    tokens: float = math.inf  # _refill() limits it to burst
     at_s: float = 0.0
 
     def _refill(self, now_s: float) -> None:
@@ -29,31 +29,32 @@ class Bucket:
         self.at_s = now_s
 
     def take(self, now_s: float) -> float:
+        """Take a token and return 0, or return the seconds until there is one."""
         self._refill(now_s)
-        # Slightly less than a whole token suffices: rounding must not make a caller wait twice.
+        # Slightly less than a token suffices, or rounding would make a caller wait again.
         if self.tokens >= 1.0 - 1e-9:
             self.tokens = max(0.0, self.tokens - 1.0)
             return 0.0
         return (1.0 - self.tokens) / self.rate_per_s
 
     def charge(self, count: float, now_s: float) -> None:
-        """Take tokens that need not exist: the debt, at most a burst, delays the next take()."""
+        """Take tokens, even if there are too few: the debt, at most a burst, delays take()."""
         self._refill(now_s)
         self.tokens = max(-self.burst, self.tokens - count)
 
-    def full(self, now_s: float) -> bool:
-        """Tell whether the bucket is full and may be forgotten."""
+    def is_full(self, now_s: float) -> bool:
+        """Tell whether the bucket equals a new one."""
         return self.tokens + (now_s - self.at_s) * self.rate_per_s >= self.burst
 
 
 class Buckets:
-    """One bucket per user; full ones are forgotten."""
+    """One bucket per key. Full ones are removed."""
 
     _SWEEP_AT = 1024
 
     def __init__(self, rate_per_s: float, burst: float) -> None:
         self._rate_per_s, self._burst = rate_per_s, burst
-        self._each: dict[int, Bucket] = {}
+        self._buckets: dict[int, Bucket] = {}
 
     def take(self, key: int, now_s: float) -> float:
         return self._of(key, now_s).take(now_s)
@@ -62,15 +63,15 @@ class Buckets:
         self._of(key, now_s).charge(count, now_s)
 
     def _of(self, key: int, now_s: float) -> Bucket:
-        if len(self._each) >= self._SWEEP_AT:
-            self._each = {k: b for k, b in self._each.items() if not b.full(now_s)}
-        return self._each.setdefault(key, Bucket(self._rate_per_s, self._burst))
+        if len(self._buckets) >= self._SWEEP_AT:
+            self._buckets = {k: b for k, b in self._buckets.items() if not b.is_full(now_s)}
+        return self._buckets.setdefault(key, Bucket(self._rate_per_s, self._burst))
 
 
-def connections_possible(wanted: int) -> int:
-    """Return the limit of connections: each takes a socket, a pidfd and an answer of leases."""
+def connections_possible(limit: int) -> int:
+    """Reduce the limit of connections: each needs a socket, a pidfd and a descriptor to send."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return min(wanted, (soft - DESCRIPTORS_KEPT) // 3)
+    return min(limit, (soft - DESCRIPTORS_RESERVED) // 3)
 
 
 def own_group() -> Path | None:
@@ -82,8 +83,8 @@ def own_group() -> Path | None:
     return None
 
 
-class MemoryRoom:
-    """Memory that harpd's control group has left for frames. Any thread may use it.
+class MemoryBudget:
+    """Memory for frames that is left in harpd's control group. Any thread may use it.
 
     The kernel would kill harpd if a lease exceeded MemoryMax= of the unit.
     """
@@ -91,7 +92,7 @@ class MemoryRoom:
     def __init__(self, group: Path | None = None) -> None:
         self._group = group or own_group()
         self._lock = threading.Lock()
-        self._promised = 0  # bytes of leases in the making
+        self._promised = 0  # bytes of leases that harpd prepares
 
     def _left(self) -> int | None:
         """Return the bytes left; None: there is no limit."""
@@ -108,7 +109,7 @@ class MemoryRoom:
     def take(self, size: int) -> Iterator[None]:
         with self._lock:
             left = self._left()
-            if left is not None and left - self._promised < size + MEMORY_KEPT:
+            if left is not None and left - self._promised < size + MEMORY_RESERVED:
                 raise OSError(
                     errno.ENOMEM,
                     f"harpd's control group has {max(0, left - self._promised) >> 20} MiB left, "

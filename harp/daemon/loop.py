@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpd's event loop: asyncio's, with workers for slow jobs.
+"""harpd's event loop: asyncio's, with worker threads for slow work.
 
-A callback or a task that raises is a bug: it is logged and the loop continues, because all jobs
-depend on it. Slow work (allocating frames, reading pages) runs in a worker thread. Only the loop's
-thread touches harpd's state.
+An exception in a callback or a task is a bug. The loop logs it and continues, because all jobs
+depend on harpd. Slow work (allocating frames, reading pages) runs in a worker thread. Only the
+loop's thread uses harpd's state.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from harp.errors import HarpError
 log = logging.getLogger("harpd")
 T = TypeVar("T")
 WORKERS = 4
-LAST_TURNS = 6  # a worker's result passes a chain of up to 4 futures and tasks
+LAST_ITERATIONS = 6  # a worker's result passes a chain of up to 4 futures and tasks
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """The event loop. Other threads may call call_soon_threadsafe() only. HarpError: the workers
+    """The event loop. Other threads may only use call_soon_threadsafe(). HarpError: the workers
     can't be started.
     """
 
@@ -42,13 +42,13 @@ class Loop(asyncio.SelectorEventLoop):
         self.set_exception_handler(_log_bug)
 
     def every(self, period_s: float, callback: Callable[[], None]) -> None:
-        """Call repeatedly, for the life of the loop."""
+        """Call callback() periodically, until the loop is closed."""
 
-        def again() -> None:
-            self.call_later(period_s, again)
+        def call() -> None:
+            self.call_later(period_s, call)
             callback()
 
-        self.call_later(period_s, again)
+        self.call_later(period_s, call)
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         """Run a task, which finish_work() cancels."""
@@ -58,70 +58,69 @@ class Loop(asyncio.SelectorEventLoop):
         return task
 
     def work(self, job: Callable[[], T]) -> "asyncio.Future[T]":
-        """Run job() in a worker, from now on; canceled after finish_work()."""
+        """Run job() in a worker; the future is canceled after finish_work()."""
         if self._ends:
-            done: asyncio.Future[T] = self.create_future()
-            done.cancel()
-            return done
+            canceled: asyncio.Future[T] = self.create_future()
+            canceled.cancel()
+            return canceled
         return self.run_in_executor(self._workers, job)
 
-    async def ready(self, sock: socket.socket, write: bool = False) -> None:
-        """Wait until a socket can be read, or written. One task at a time for each."""
+    async def wait_ready(self, sock: socket.socket, write: bool = False) -> None:
+        """Wait until a socket can be read, or written. At most one task may wait for each."""
         add, remove = self.add_reader, self.remove_reader
         if write:
             add, remove = self.add_writer, self.remove_writer
-        came: asyncio.Future[None] = self.create_future()
+        ready: asyncio.Future[None] = self.create_future()
 
-        def arrived() -> None:
-            if not came.done():
-                came.set_result(None)
+        def on_ready() -> None:
+            if not ready.done():
+                ready.set_result(None)
 
-        add(sock, arrived)
+        add(sock, on_ready)
         try:
-            await came
+            await ready
         finally:
             if sock.fileno() >= 0:
                 remove(sock)
 
-    def on_signal(self, number: signal.Signals, callback: Callable[[], None]) -> None:
-        """Run callback() in the loop at the signal, even one that was blocked. Main thread only."""
+    def on_signal(self, number: signal.Signals, callback: Callable[[], object]) -> None:
+        """Run callback() in the loop at the signal, which is unblocked. Main thread only."""
         self._signals.add(number)
         self.add_signal_handler(number, callback)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
 
     def finish_work(self) -> None:
-        """Wait for the workers and let tasks have their results; then cancel the tasks that wait
-        for anything else. The loop must not be running.
+        """Wait for the workers, let tasks process the results, and cancel all other tasks. The loop
+        must not be running.
         """
         self._ends = True
         self._workers.shutdown(wait=True)
-        # A result is set, its task runs, and so do tasks that wait for that one.
-        for _ in range(LAST_TURNS):
-            self._turn()
+        for _ in range(LAST_ITERATIONS):
+            self._iterate()
         while self._tasks:
             for task in self._tasks:
                 task.cancel()
-            self._turn()
+            self._iterate()
 
-    def _turn(self) -> None:
+    def _iterate(self) -> None:
         self.call_soon(self.stop)
         self.run_forever()
 
     def close(self) -> None:
-        """Close the loop, after finish_work(); signals are blocked from now on."""
+        """Close the loop, after finish_work(); signals stay blocked after it."""
         self._workers.shutdown(wait=True)
-        # The rest of the shutdown is not interrupted; a harpd that is executed again gets the
-        # signals.
+        # Signals do not interrupt the rest of the shutdown; after a restart the next harpd gets
+        # them.
         signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)
         super().close()
 
 
 def _start_workers() -> ThreadPoolExecutor:
-    """Start all workers. submit() must not start one later: if it can't, it raises, but another
-    worker runs the job, and nothing closes the result.
+    """Start all workers now. If submit() failed to start one later, it would raise, but another
+    worker would run the job, and its descriptors would leak.
     """
     workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="harpd-work")
-    # submit() starts a thread only while no other one is idle.
+    # submit() starts a thread only if no thread is idle.
     occupied = threading.Barrier(WORKERS + 1)
     try:
         for _ in range(WORKERS):

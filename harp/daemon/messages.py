@@ -8,7 +8,7 @@ unpack() raises ValueError with the reason.
 
 import ctypes
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
@@ -47,7 +47,7 @@ class Welcome:
 
 @dataclass(frozen=True)
 class Device:
-    """struct harp_lease_device. Addresses: all 0 without one."""
+    """struct harp_lease_device. An address that is all 0: there is none."""
 
     ifname: Text16
     ifindex: U32
@@ -123,14 +123,14 @@ class Refused:
 
 @dataclass(frozen=True)
 class LeaseId:
-    """struct harp_lease_release, _watch, and the begin of _network."""
+    """struct harp_lease_release, harp_lease_watch, and the start of harp_lease_network."""
 
     lease_id: U64
 
 
 @dataclass(frozen=True)
 class Neighbor:
-    """struct harp_lease_neighbor. mac: empty if it is not known."""
+    """struct harp_lease_neighbor. mac: empty if unknown."""
 
     addr: Bytes16
     mac: Bytes6
@@ -164,18 +164,17 @@ BODIES: dict[Kind, type[Any]] = {
     Kind.ROUTE: RouteQuery,
 }
 
-
-# Records that follow a body, by the field with their number; and texts, by the field with their
-# size.
+# Records that follow a body: their type, the field with their number, and its limit.
 RECORDS: dict[Kind, tuple[type[Any], str, int]] = {
     Kind.WELCOME: (Device, "device_count", _host.DEVICES_MAX),
     Kind.NEIGHBORS: (Neighbor, "count", _host.NEIGHBORS_MAX),
 }
+# Texts that follow a body, and the field with their size.
 TEXTS = {Kind.WELCOME: "settings_bytes", Kind.PORT: "spec_bytes"}
 
 
 class Message(NamedTuple):
-    """A message. body: an object of BODIES, or None; records: those of RECORDS; rest: bytes."""
+    """A message. body: an object of BODIES, or None; records: of RECORDS; rest: further bytes."""
 
     kind: Kind
     serial: int
@@ -190,7 +189,7 @@ class Message(NamedTuple):
 
 def _layout(body: type[Any]) -> type[ctypes.Structure]:
     hints = get_type_hints(body, include_extras=True)
-    members = [(each.name, hints[each.name].__metadata__[0]) for each in fields(body)]
+    members = [(member.name, hints[member.name].__metadata__[0]) for member in fields(body)]
     return type(body.__name__, (ctypes.Structure,), {"_fields_": members})
 
 
@@ -199,42 +198,42 @@ LAYOUTS = {body: _layout(body) for body in (*BODIES.values(), Device, Neighbor)}
 
 
 def _native(kind: Any, value: Any) -> Any:
-    if isinstance(value, str):  # cut between characters, with a final NUL
+    if isinstance(value, str):  # truncate it after a whole character, before a final NUL
         raw = value.encode("utf-8", "replace")[: ctypes.sizeof(kind) - 1]
         return raw.decode("utf-8", "ignore").encode()
     return kind(*value) if isinstance(value, bytes | tuple) else value
 
 
 def _raw(body: Any) -> bytes:
-    made = LAYOUTS[type(body)]()
-    for name, kind, *_ in made._fields_:
-        setattr(made, name, _native(kind, getattr(body, name)))
-    return bytes(made)
+    members = LAYOUTS[type(body)]()
+    for name, kind, *_ in members._fields_:
+        setattr(members, name, _native(kind, getattr(body, name)))
+    return bytes(members)
 
 
-def _value(found: Any) -> Any:
-    if isinstance(found, bytes):
-        return found.decode("utf-8", "replace")
-    if isinstance(found, ctypes.Array):
-        return bytes(found) if found._type_ is ctypes.c_uint8 else tuple(found)
-    return found
+def _value(native: Any) -> Any:
+    if isinstance(native, bytes):
+        return native.decode("utf-8", "replace")
+    if isinstance(native, ctypes.Array):
+        return bytes(native) if native._type_ is ctypes.c_uint8 else tuple(native)
+    return native
 
 
-def _read(body: type[T], raw: bytes, at: int = 0) -> T:
-    """Read a body; a later version's longer one is cut."""
+def _read(body: type[T], raw: bytes, offset: int = 0) -> T:
+    """Read a body; further fields of a later version are ignored."""
     kind = LAYOUTS[body]
-    if len(raw) - at < ctypes.sizeof(kind):
-        raise ValueError(f"{len(raw) - at} bytes where {ctypes.sizeof(kind)} are needed")
-    found = kind.from_buffer_copy(raw, at)
-    return body(**{name: _value(getattr(found, name)) for name, *_ in kind._fields_})
+    if len(raw) - offset < ctypes.sizeof(kind):
+        raise ValueError(f"{len(raw) - offset} bytes where {ctypes.sizeof(kind)} are needed")
+    members = kind.from_buffer_copy(raw, offset)
+    return body(**{name: _value(getattr(members, name)) for name, *_ in kind._fields_})
 
 
 def pack(kind: Kind, serial: int, body: Any = None, rest: bytes = b"") -> bytes:
-    """Return a message: its body, and what follows that. ValueError: it is too long."""
+    """Return a message of a body and further bytes. ValueError: it is too long."""
     raw = (b"" if body is None else _raw(body)) + rest
     size = HEADER.size + len(raw)
     if size > _host.MESSAGE_MAX:
-        raise ValueError(f"a message of {size} bytes; {_host.MESSAGE_MAX} fit")
+        raise ValueError(f"a message of {size} bytes; at most {_host.MESSAGE_MAX} are possible")
     return HEADER.pack(_host.MAGIC, _host.VERSION, kind, size, serial) + raw
 
 
@@ -250,10 +249,9 @@ def pack_port(serial: int, lease_id: int, pages: int, page_bytes: int, spec: str
     return pack(Kind.PORT, serial, Port(lease_id, pages, page_bytes, len(text)), text)
 
 
-def pack_neighbors(serial: int, found: Iterable[Neighbor]) -> bytes:
-    """Return NEIGHBORS; serial 0: it answers no message."""
-    listed = list(found)
-    return pack(Kind.NEIGHBORS, serial, Neighbors(len(listed)), b"".join(map(_raw, listed)))
+def pack_neighbors(serial: int, neighbors: Sequence[Neighbor]) -> bytes:
+    """Return NEIGHBORS; serial 0: a notification."""
+    return pack(Kind.NEIGHBORS, serial, Neighbors(len(neighbors)), b"".join(map(_raw, neighbors)))
 
 
 def unpack(raw: bytes) -> Message:
@@ -264,23 +262,23 @@ def unpack(raw: bytes) -> Message:
     if magic != _host.MAGIC:
         raise ValueError(f"magic {magic:#010x}, which is not HARP's")
     if version != _host.VERSION:
-        raise ValueError(f"protocol version {version}; {_host.VERSION} is spoken here")
+        raise ValueError(f"protocol version {version}; this is version {_host.VERSION}")
     if size != len(raw):
         raise ValueError(f"a header of {size} bytes in a message of {len(raw)}")
     try:
         kind = Kind(number)
     except ValueError as error:
-        raise ValueError(f"message type {number} is not known") from error
+        raise ValueError(f"unknown message type {number}") from error
     rest, body, records = raw[HEADER.size :], None, []
     if kind in BODIES:
         body = _read(BODIES[kind], rest)
         rest = rest[ctypes.sizeof(LAYOUTS[BODIES[kind]]) :]
     if kind in RECORDS:
-        record, name, most = RECORDS[kind]
+        record, name, limit = RECORDS[kind]
         count, size = getattr(body, name), ctypes.sizeof(LAYOUTS[record])
-        if count > most:
-            raise ValueError(f"{name} is {count}; {most} is the most")
-        records = [_read(record, rest, each * size) for each in range(count)]
+        if count > limit:
+            raise ValueError(f"{name} is {count}; the limit is {limit}")
+        records = [_read(record, rest, index * size) for index in range(count)]
         rest = rest[count * size :]
     if kind in TEXTS:
         size = getattr(body, TEXTS[kind])

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """harpd's side of the Prometheus endpoint, which another process serves (harp.stats.exporter).
 
-harpd binds the port and starts the process, which is a client of harpd's over a socket of its own.
-The process ends with harpd. If it ends before, or can't be started, harpd starts it again after a
-second, and after up to a minute while that happens repeatedly.
+harpd binds the port and starts the process, with a connection to harpd. The process ends with
+harpd. If it ends before, or can't be started, harpd starts it again after a second; the delay
+doubles up to a minute.
 """
 
 import asyncio
@@ -33,11 +33,11 @@ BACKLOG = 16
 RESTART_S, RESTART_MAX_S = 1.0, 60.0
 END_S = 5.0
 NOBODY = 65534  # the process's user
-BUSY_S = 5.0  # until the port is free: the process of a killed harpd may still have it
+BUSY_S = 5.0  # interval of retries to bind: the process of a killed harpd may have the port
 LOGS_PER_S, LOGS_BURST = 1 / 60, 10.0
 LOG_AGAIN_S = 3600.0  # until the same line is logged again
 SETTLE_S = 1.0  # until a traceback, which the process writes line by line, is complete
-_PIPE_BYTES, _LINE_BYTES = 1 << 16, 4096  # read at once, and logged
+_PIPE_BYTES, _LINE_BYTES = 1 << 16, 4096  # limits of one read, and of a log line
 
 
 def listen(address: str, port: int) -> socket.socket:
@@ -55,9 +55,9 @@ def listen(address: str, port: int) -> socket.socket:
 
 def _why(error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
-        return "another process has it; set another port in [metrics] of harp.toml"
+        return "another process uses it; set another port in [metrics] of harp.toml"
     if error.errno in (errno.EADDRNOTAVAIL, errno.EINVAL) or isinstance(error, socket.gaierror):
-        return "no address of this host; set another address in [metrics] of harp.toml"
+        return "this host does not have the address; set another one in [metrics] of harp.toml"
     if error.errno == errno.EACCES:
         return "ports below 1024 need CAP_NET_BIND_SERVICE; choose a higher one"
     return error.strerror or str(error)
@@ -80,18 +80,17 @@ class Metrics:
         self._listening: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._client: Client | None = None
-        # When each line was logged, since the process served for long.
-        self._logged: dict[str, float] = {}
-        self._reported = b""  # the end of what the process wrote and is not logged yet
+        self._logged: dict[str, float] = {}  # when each line was logged
+        self._stderr = b""  # the last bytes of the process that are not logged yet
         self._bucket = Bucket(LOGS_PER_S, LOGS_BURST)
         self.url = ""
         self._listen()
         self._task = loop.spawn(self._run())
 
     def _log(self, text: str) -> None:
-        """Log a line once in LOG_AGAIN_S, at most LOGS_PER_S: the process parses users' data."""
+        """Log a line, within limits, because it may contain users' data."""
         now_s = self._loop.time()
-        recent = {each: at_s for each, at_s in self._logged.items() if now_s - at_s < LOG_AGAIN_S}
+        recent = {line: at_s for line, at_s in self._logged.items() if now_s - at_s < LOG_AGAIN_S}
         self._logged = recent
         if text not in recent and self._bucket.take(now_s) == 0:
             recent[text] = now_s
@@ -113,7 +112,7 @@ class Metrics:
             begin_s = self._loop.time()
             try:
                 await self._serve(self._listening.fileno())
-                why = "has ended; another one is started"
+                why = "has ended; harpd starts it again"
             except OSError as error:
                 why = f"can't be started: {error.strerror}; harpd tries again"
             if self._loop.time() - begin_s >= RESTART_MAX_S:
@@ -147,7 +146,7 @@ class Metrics:
             of_client.callback(peer.close)
             opened.callback(self._hang_up)
             self._client = self._server.add(ours, peer, internal=True)
-            of_client.pop_all()  # the client owns them now
+            of_client.pop_all()  # the client owns socket and peer now
             ended = asyncio.Event()
             self._loop.add_reader(pidfd, ended.set)
             opened.callback(self._loop.remove_reader, pidfd)
@@ -159,22 +158,22 @@ class Metrics:
             process.wait()
 
     def _read(self, stderr: int) -> None:
-        """Read what the process wrote, and log it soon."""
+        """Read stderr of the process, and log it after SETTLE_S."""
         with contextlib.suppress(BlockingIOError):
             data = os.read(stderr, _PIPE_BYTES)
             if not data:
                 self._loop.remove_reader(stderr)
-            elif not self._reported:
+            elif not self._stderr:
                 self._loop.call_later(SETTLE_S, self._report)
-            self._reported = (self._reported + data)[-_LINE_BYTES:]
+            self._stderr = (self._stderr + data)[-_LINE_BYTES:]
 
     def _report(self) -> None:
-        text, self._reported = self._reported.decode(errors="replace").strip(), b""
+        text, self._stderr = self._stderr.decode(errors="replace").strip(), b""
         if lines := text.splitlines():
             self._log(f"the process that serves /metrics: {printable(lines[-1])}")
 
     def _hang_up(self) -> None:
-        """Close the connection, which ends the process: harpd has no CAP_KILL for its user."""
+        """End the process by closing its connection: harpd may lack CAP_KILL."""
         if self._client is not None:
             self._client.close("")
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Links and addresses of our network namespace, from rtnetlink.
 
-A monitor wakes harpd, and a dump then returns the state, so that a message lost to a full buffer
-has no effect. For jobs of other network namespaces, single neighbors are reported, too.
+A monitor wakes harpd, which then dumps the complete state, so that a lost message has no effect.
+For jobs of other network namespaces, the monitor reports single neighbors, too.
 """
 
 import contextlib
@@ -58,7 +58,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Address:
-    """An address of this host in 16 bytes (IPv4 mapped); peers prefer the greatest rank."""
+    """An address of this host in 16 bytes (IPv4-mapped). harpd announces one of the highest rank."""
 
     raw: bytes
     ifindex: int
@@ -101,7 +101,7 @@ def _packed(text: str) -> bytes:
 
 
 def _address(message: Any) -> Address | None:
-    """Return None if the address is tentative, a duplicate, or not for a NIC."""
+    """Parse an address; None if it is tentative, a duplicate, or of host scope."""
     text = message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS")
     if message["family"] not in _FAMILIES or message["scope"] > _SCOPE_LINK or not text:
         return None
@@ -118,19 +118,19 @@ def _address(message: Any) -> Address | None:
 
 
 def links() -> dict[str, Link]:
-    found = map(_link, _dump(ifinfmsg(), rtnl.RTM_GETLINK))
-    return {link.ifname: link for link in found}
+    parsed = map(_link, _dump(ifinfmsg(), rtnl.RTM_GETLINK))
+    return {link.ifname: link for link in parsed}
 
 
 def addresses() -> list[Address]:
-    found = map(_address, _dump(ifaddrmsg(), rtnl.RTM_GETADDR))
-    return [address for address in found if address is not None]
+    parsed = map(_address, _dump(ifaddrmsg(), rtnl.RTM_GETADDR))
+    return [address for address in parsed if address is not None]
 
 
 @dataclass
 class Changes:
     """Changes. interfaces: indexes with a changed link or address; routes: a route changed; lost:
-    some changes are unknown; neighbors: index, address in 16 bytes, MAC address or nothing.
+    some changes are unknown; neighbors: index, address in 16 bytes, MAC address or b"".
     """
 
     interfaces: set[int] = field(default_factory=set)
@@ -140,7 +140,7 @@ class Changes:
 
 
 def parse_neighbor(kind: int, part: bytes) -> tuple[int, bytes, bytes] | None:
-    """Parse RTM_NEWNEIGH or RTM_DELNEIGH; None while the kernel is still resolving."""
+    """Parse RTM_NEWNEIGH or RTM_DELNEIGH; None while the kernel resolves the neighbor."""
     message = nd.ndmsg(part)
     message.decode()
     text = message.get_attr("NDA_DST")
@@ -176,7 +176,7 @@ def _neighbor_request(kind: int, flags: int, ifindex: int, raw: bytes, use: int)
 
 
 class NetworkMonitor:
-    """Monitors our namespace: by MONITOR_GROUPS links and addresses alone."""
+    """Monitors our network namespace. MONITOR_GROUPS: only its links and addresses."""
 
     def __init__(self, groups: int = NETWORK_GROUPS) -> None:
         self._sock = netlink.connect(socket.NETLINK_ROUTE, groups)
@@ -204,13 +204,13 @@ class NetworkMonitor:
                     raise
                 changes.lost = True
                 continue
-            if sender[0] == 0:  # from the kernel; root's processes may send here, too
+            if sender[0] == 0:  # the kernel; processes of root may send here, too
                 for kind, _, part in netlink.split(raw):
                     _note(changes, kind, part)
 
     def resolve(self, neighbors: list[tuple[int, bytes]]) -> None:
-        """Have the kernel report neighbors (index, address), and resolve unknown ones; read()
-        returns the results. Waits for the kernel, so it runs in a worker.
+        """Ask the kernel to report neighbors (index, address), and to resolve unknown ones; read()
+        returns the results. This waits for the kernel, so it runs in a worker.
         """
         messages = b"".join(
             _neighbor_request(rtnl.RTM_GETNEIGH, 0, ifindex, addr, 0)
@@ -220,8 +220,8 @@ class NetworkMonitor:
         self._sock.send(messages)
 
     def confirm(self, ifindex: int, addr: bytes) -> None:
-        """Confirm a known neighbor's reachability to the kernel. Sends no packet and does not wait.
-        rtnetlink is not used: nd.NUD_REACHABLE would make a permanent entry expire.
+        """Confirm a known neighbor's reachability to the kernel, without a packet and without
+        waiting. With rtnetlink, NUD_REACHABLE would make a permanent entry expire.
         """
         v4 = addr.startswith(_V4_MAPPED)
         family = socket.AF_INET if v4 else socket.AF_INET6
@@ -229,13 +229,13 @@ class NetworkMonitor:
             self._probes[family] = sock = socket.socket(family, socket.SOCK_DGRAM)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0)
         if v4:
-            where: Any = (socket.inet_ntoa(addr[12:]), _DISCARD_PORT)
-            by = (socket.IPPROTO_IP, _IP_PKTINFO, struct.pack("=i8x", ifindex))
+            target: Any = (socket.inet_ntoa(addr[12:]), _DISCARD_PORT)
+            interface = (socket.IPPROTO_IP, _IP_PKTINFO, struct.pack("=i8x", ifindex))
         else:
             text = socket.inet_ntop(socket.AF_INET6, addr)
             scope = ifindex if addr[:2] == b"\xfe\x80" else 0
-            where = (text, _DISCARD_PORT, 0, scope)
-            by = (socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, struct.pack("=16xi", ifindex))
+            target = (text, _DISCARD_PORT, 0, scope)
+            interface = (socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, struct.pack("=16xi", ifindex))
         flags = _MSG_CONFIRM | _MSG_PROBE | _MSG_DONTROUTE | socket.MSG_DONTWAIT
         with contextlib.suppress(OSError):  # the NIC is down, or there is no such neighbor
-            self._probes[family].sendmsg([], [by], flags, where)
+            self._probes[family].sendmsg([], [interface], flags, target)

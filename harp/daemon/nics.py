@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpd's NICs: XDP programs, addresses, and changes of both.
+"""harpd's NICs: their XDP programs and addresses, and changes of both.
 
-sync() runs at start, after rtnetlink changes, and by a slow timer. It compares the present state
-with the last one and handles the differences. So no single message matters, and each change is
+sync() runs at start, after rtnetlink changes, and by a slow timer. It compares the current state
+with the last one and handles the differences. So a lost message does no harm, and each change is
 logged once.
 """
 
@@ -27,7 +27,7 @@ DOWN, ADDRESS = "NIC is down", "address removed"
 NOT_EXAMINED = "not examined yet"
 # enum harp_xdp_mode. harpd attaches a generic program only if harp.toml asks for it.
 XDP_MODES = {"generic": 1, "native": 2, "auto": 3}
-# Of the program's 64 addresses (xdp/steer.h), this many may be ones that the interface lost.
+# How many of the program's 64 addresses (xdp/steer.h) may be addresses that the interface lost.
 LOST_MAX = 16
 
 
@@ -41,15 +41,15 @@ class Nic:
     hardware: Hardware = field(default_factory=Hardware)
     steering: _host.Steering | None = None
     addresses: dict[bytes, Address] = field(default_factory=dict)
-    # Addresses in the map that the interface lost; the oldest loss first.
+    # Addresses in the map that the interface lost, in the order of their removal.
     lost_addresses: dict[bytes, Address] = field(default_factory=dict)
     # Why it can't be leased now; empty: it can.
     problem: str = NOT_EXAMINED
     error: int = errno.ENODEV
-    fresh: bool = True  # it appeared and is not prepared yet
+    is_new: bool = True  # it appeared and is not prepared yet
     keep_pins: bool = False  # jobs depend on pins that this harpd can't adopt
     mode_why: str = ""  # why the program is in this mode
-    # The allow_sources that the program enforces; None: not known.
+    # The allow_sources that the program enforces; None: unknown.
     sources: tuple[str, ...] | None = None
 
     @property
@@ -57,32 +57,32 @@ class Nic:
         return self.settings.ifname
 
     @property
-    def generic(self) -> bool:
-        """Tell whether the program is generic, which slows the kernel's own traffic."""
+    def is_generic(self) -> bool:
+        """Tell whether the program runs in generic mode, which slows the kernel's own traffic."""
         return self.steering is not None and not self.steering.native
 
-    def best(self, v4: bool) -> bytes:
-        """Return the address to announce; empty if there is none of the family."""
-        found = [address for address in self.addresses.values() if address.is_v4 is v4]
-        return max(found, key=lambda address: address.rank).raw if found else b""
+    def announced_address(self, v4: bool) -> bytes:
+        """Return the address for WELCOME; empty if there is none of the family."""
+        addresses = [address for address in self.addresses.values() if address.is_v4 is v4]
+        return max(addresses, key=lambda address: address.rank).raw if addresses else b""
 
 
 class Nics:
-    """All NICs. changed() is called after a change of what state.json holds."""
+    """All NICs. save() writes state.json, after a change of its contents."""
 
     def __init__(
         self,
         settings: Settings,
         kernel: Kernel,
         table: LeaseTable,
-        changed: Callable[[], None],
+        save: Callable[[], None],
         pinnable: bool = True,
     ) -> None:
-        self._kernel, self._table, self._changed = kernel, table, changed
+        self._kernel, self._table, self._save = kernel, table, save
         self._settings = settings
         self.all = {
-            each.ifname: Nic(each, settings.pins_dir / each.ifname if pinnable else None)
-            for each in settings.nics
+            nic.ifname: Nic(nic, settings.pins_dir / nic.ifname if pinnable else None)
+            for nic in settings.nics
         }
         self._before: dict[str, NicState] = {}
         self._stranded: Callable[[str, int], list[int]] = lambda _ifname, _ifindex: []
@@ -92,15 +92,15 @@ class Nics:
     def inherit(self, before: dict[str, NicState], users: Callable[[str, int], list[int]]) -> None:
         """Take over the state of the previous harpd, for the first sync() that finds each NIC.
 
-        users(ifname, ifindex): living processes that it had leased queues of that NIC to.
+        users(ifname, ifindex): living processes with a lease of the previous harpd on that NIC.
         """
         self._before, self._stranded = dict(before), users
 
     def prepare_with(self, prepare: Callable[[], None]) -> None:
-        """From now on prepare a NIC that appears before it is used."""
+        """Set the function that prepares a NIC that appears later, before it is used."""
         self._prepare = prepare
 
-    # ---- looking ----
+    # ---- comparing ----
 
     def sync(self) -> None:
         """Read links and addresses and handle their changes."""
@@ -126,8 +126,8 @@ class Nics:
             try:
                 self._examine(nic, link, addresses)
             except OSError as error:
-                words = error.strerror or str(error)
-                nic.problem = words.removeprefix(f"{nic.ifname}: ")  # every message names the NIC
+                reason = error.strerror or str(error)
+                nic.problem = reason.removeprefix(f"{nic.ifname}: ")  # log lines have the name
                 nic.error = error.errno or errno.EIO
                 if error.errno == errno.ECANCELED:
                     nic.problem += (
@@ -141,9 +141,7 @@ class Nics:
                 self._log_once(nic.ifname, "")
 
     def _examine(self, nic: Nic, link: Link, addresses: list[Address]) -> None:
-        """Make the program what harp.toml and the interface ask for. OSError: the NIC can't be
-        leased, for a reason.
-        """
+        """Adapt the program to harp.toml and the interface. OSError: why the NIC can't be leased."""
         if nic.steering is None:
             self._take_over(nic, link)
         self._sync_addresses(nic, link.ifindex, addresses)
@@ -152,63 +150,62 @@ class Nics:
         if link.ifname != nic.ifname:
             raise OSError(
                 errno.ENODEV,
-                f"the interface is called {link.ifname} now; name that in harp.toml, or rename it",
+                f"the interface is called {link.ifname} now; change harp.toml, or rename it",
             )
 
     def _restrict(self, nic: Nic) -> None:
         """Make the XDP program enforce allow_sources. After a failure the previous list stays in
-        force, and no lease is granted: it would receive from sources that harp.toml excludes.
+        force, and no lease is granted: it could receive from sources that harp.toml excludes.
         """
         assert nic.steering is not None
-        wanted, before = nic.settings.allow_sources, nic.sources
-        if before == wanted:
+        allowed, before = nic.settings.allow_sources, nic.sources
+        if before == allowed:
             return
         nic.sources = None
         nic.steering.sources_set(
-            (net.network_address.packed, net.prefixlen) for net in map(ip_network, wanted)
+            (net.network_address.packed, net.prefixlen) for net in map(ip_network, allowed)
         )
-        nic.sources = wanted
-        if wanted or before:
-            sources = ", ".join(wanted) or "every source"
-            log.info("%s: HARP's ports take packets from %s", nic.ifname, sources)
+        nic.sources = allowed
+        if allowed or before:
+            sources = ", ".join(allowed) or "every source"
+            log.info("%s: HARP's ports accept packets from %s", nic.ifname, sources)
 
     def _renamed(self, nic: Nic, links: dict[str, Link]) -> Link | None:
-        """Find the NIC under a name that harp.toml does not have. Its leases belong to the
-        interface and continue; there are no new ones. None: it is gone, was not used, or is another
-        [[nic]] now.
+        """Return a renamed NIC's link. Its leases continue, but it gets no new ones. None: it was
+        removed or not used, or another [[nic]] has the new name.
         """
         index = nic.link.ifindex if nic.link is not None and nic.steering is not None else 0
-        found = next((link for link in links.values() if link.ifindex == index), None)
-        return found if found is not None and found.ifname not in self.all else None
+        renamed = next((link for link in links.values() if link.ifindex == index), None)
+        return renamed if renamed is not None and renamed.ifname not in self.all else None
 
     def check_reachability(self, nic: Nic) -> None:
-        """Tell the table which queues packets reach, by the XDP program's counters."""
+        """Update which queues packets reach, by the XDP program's counters."""
         table = self._table.nics.get(nic.ifname)
         if nic.steering is None or table is None:
             return
         try:
-            found = one_queue(nic.steering.arrivals(nic.hardware.queues))
+            only = one_queue(nic.steering.arrivals(nic.hardware.queues))
         except OSError as error:
             self._log_once(f"{nic.ifname} queues", error.strerror or str(error))
             return
         before = table.one_queue
-        table.one_queue = found.queue if found else None
-        table.one_queue_why = found.line(nic.ifname) if found else ""
-        if found and before is None:
-            log.warning("%s; no other queue is leased until it does", table.one_queue_why)
-        elif before is not None and not found:
+        table.one_queue = only.queue if only else None
+        table.one_queue_why = only.line(nic.ifname) if only else ""
+        if only and before is None:
+            log.warning("%s; until then harpd leases no other queue", table.one_queue_why)
+        elif before is not None and not only:
             log.info(
-                "%s: packets came to more than queue %d; all may be leased again",
+                "%s: packets arrived not only on queue %d; harpd leases all queues again",
                 nic.ifname,
                 before,
             )
 
-    def _log_once(self, ifname: str, words: str) -> None:
-        """Log a lasting problem once, and again when it changes. Empty: it is over."""
-        if self._logged.get(ifname, "") != words:
-            self._logged[ifname] = words
-            if words:
-                log.warning("%s", f"{ifname}: {words}" if ifname else words)
+    def _log_once(self, subject: str, problem: str) -> None:
+        """Log a lasting problem once, and again when it changes. An empty one ends it."""
+        if self._logged.get(subject, "") != problem:
+            self._logged[subject] = problem
+            if problem:
+                log.warning("%s", f"{subject}: {problem}" if subject else problem)
 
     def leases_on(self, nic: Nic) -> list[Lease]:
         index = nic.link.ifindex if nic.link else 0
@@ -218,7 +215,7 @@ class Nics:
             if (lease.ifname, lease.ifindex) == (nic.ifname, index) and REMOVED not in lease.marks
         ]
 
-    # ---- a NIC comes and goes ----
+    # ---- a NIC appears and disappears ----
 
     def _handle_removal(self, nic: Nic) -> None:
         leases = self.leases_on(nic)
@@ -231,30 +228,29 @@ class Nics:
         )
         self._table.remove_nic(nic.ifname)
         self._detach(nic)
-        nic.link, nic.fresh, nic.keep_pins = None, True, False
+        nic.link, nic.is_new, nic.keep_pins = None, True, False
         nic.addresses, nic.lost_addresses = {}, {}
         nic.problem, nic.error = "the interface was removed", errno.ENODEV
-        self._changed()
+        self._save()
 
     def _check_program(self, nic: Nic) -> None:
-        """Check that the program is still attached, since any privileged process may detach it.
-        After a failure to attach it again, connections end by their timeouts, and the next check
-        retries.
+        """Attach the program again if a privileged process has detached it. After a failure the
+        next check retries; meanwhile connections may time out.
         """
         if nic.steering is None:
             return
         try:
-            words = nic.steering.check()
+            repair = nic.steering.check()
         except OSError as error:
-            if error.errno != errno.ENODEV:  # the next reading of the links will find it
+            if error.errno != errno.ENODEV:  # the next reading of the links handles the removal
                 self._log_once(f"{nic.ifname} program", error.strerror or str(error))
             return
         self._logged.pop(f"{nic.ifname} program", None)
-        if words:
-            log.warning("%s", words)
+        if repair:
+            log.warning("%s", repair)
 
     def _detach(self, nic: Nic) -> None:
-        """Close and unpin: a program that is neither pinned nor held is detached."""
+        """Close and unpin the program, so that the kernel detaches it."""
         if nic.steering is not None:
             nic.steering.close()
             nic.steering = None
@@ -267,9 +263,9 @@ class Nics:
     def _take_over(self, nic: Nic, link: Link) -> None:
         """Adopt a pinned program, or attach one. OSError."""
         before = self._before.get(nic.ifname)
-        if before is None and nic.fresh:
+        if before is None and nic.is_new:
             self._prepare()
-        nic.fresh = False
+        nic.is_new = False
         if not link.ethernet or link.loopback:
             raise OSError(errno.EOPNOTSUPP, f"{nic.ifname}: not an Ethernet interface")
         nic.hardware = self._kernel.hardware(link, nic.settings.rss)
@@ -282,16 +278,16 @@ class Nics:
         self._before.pop(nic.ifname, None)
         nic.addresses, nic.lost_addresses, nic.sources = {}, {}, None
         if adopted and before is not None:
-            # Addresses in an adopted map may be stale; sync() removes those.
+            # _sync_addresses() removes stale ones from the adopted map.
             known = [bytes.fromhex(raw) for raw in before.addresses]
             nic.addresses = {raw: Address(raw, link.ifindex, 0) for raw in known}
         table = self._table.nics.get(nic.ifname)
         if table is None or table.ifindex != link.ifindex:
             self._table.add_nic(self._nic_table(nic, link))
-        self._changed()
+        self._save()
 
     def _adopt(self, nic: Nic, link: Link, before: NicState | None) -> bool:
-        """Adopt the pins of an earlier harpd; log and remove what does not fit."""
+        """Adopt the pins of an earlier harpd; log and remove pins that can't be used."""
         if nic.pins is None:
             return False
         try:
@@ -303,26 +299,25 @@ class Nics:
                 self._check_unused(nic, link)
                 log.warning("%s; removed, attaching a new one", error.strerror)
             if self._kernel.unpin(nic.pins) and error.errno == errno.ENOENT:
-                log.warning("%s: removed what a harpd left that died at its start", nic.ifname)
+                log.warning("%s: removed incomplete pins of a harpd that died", nic.ifname)
             return False
-        whose = (
-            "an earlier harpd" if before and before.ifindex == link.ifindex else "an unknown one"
-        )
-        if not self._stays(nic, link):
-            log.info("%s: removed the XDP program of %s, attaching a new one", nic.ifname, whose)
+        known = before is not None and before.ifindex == link.ifindex
+        creator = "an earlier harpd" if known else "an unknown harpd"
+        if not self._can_keep_program(nic, link):
+            log.info("%s: removed the XDP program of %s, attaching a new one", nic.ifname, creator)
             self._detach(nic)
             return False
         try:
             nic.steering.replace()
-            log.info("%s: adopted the XDP program of %s", nic.ifname, whose)
+            log.info("%s: adopted the XDP program of %s", nic.ifname, creator)
         except OSError as error:
-            log.warning("%s; the one of %s continues", error.strerror, whose)
+            log.warning("%s; the program of %s continues", error.strerror, creator)
         return True
 
-    def _stays(self, nic: Nic, link: Link) -> bool:
-        """Detach a generic program that harp.toml does not ask for, once no process has a lease."""
+    def _can_keep_program(self, nic: Nic, link: Link) -> bool:
+        """Tell whether an adopted program stays: it has the mode of harp.toml, or jobs use it."""
         assert nic.steering is not None
-        if not nic.generic or nic.settings.xdp_mode == "generic":
+        if not nic.is_generic or nic.settings.xdp_mode == "generic":
             nic.mode_why = nic.steering.why
             return True
         pids = self._stranded(nic.ifname, link.ifindex)
@@ -337,7 +332,7 @@ class Nics:
         return True
 
     def _check_unused(self, nic: Nic, link: Link) -> None:
-        """Raise OSError while jobs receive through pins that this harpd can't adopt."""
+        """Raise OSError while jobs depend on pins that this harpd can't adopt."""
         pids = self._stranded(nic.ifname, link.ifindex)
         nic.keep_pins = bool(pids)
         if pids:
@@ -366,10 +361,9 @@ class Nics:
         """
         problems = []
         self._settings = settings
-        for each in settings.nics:
-            nic = self.all.get(each.ifname)
-            if nic is not None:
-                nic.settings = each
+        for nic_settings in settings.nics:
+            if nic_settings.ifname in self.all:
+                self.all[nic_settings.ifname].settings = nic_settings
         for nic in self.all.values():
             table = self._table.nics.get(nic.ifname)
             if table is None or nic.link is None:
@@ -378,11 +372,11 @@ class Nics:
                 nic.hardware = self._kernel.hardware(nic.link, nic.settings.rss)
             except (OSError, ValueError) as error:
                 problems.append(f"{nic.ifname}: its queues can't be read: {error}; reload again")
-            fresh = self._nic_table(nic, nic.link)
-            for queue in fresh.queues:
+            new = self._nic_table(nic, nic.link)
+            for queue in new.queues:
                 table.queues.setdefault(queue, QueueState.FREE)
-            table.withdrawn = set(table.queues) - set(fresh.queues)
-            table.ports.size, table.ports.quarantine_s = fresh.ports.size, fresh.ports.quarantine_s
+            table.withdrawn = set(table.queues) - set(new.queues)
+            table.ports.size, table.ports.quarantine_s = new.ports.size, new.ports.quarantine_s
         return "; ".join(problems)
 
     # ---- a NIC changes ----
@@ -392,39 +386,39 @@ class Nics:
         if before.up != now.up:
             for lease in leases:
                 lease.unmark(DOWN) if now.up else lease.mark(DOWN)
-            words = "up again" if now.up else "down (or without carrier)"
+            state = "up again" if now.up else "down (or without carrier)"
             log.warning(
-                "%s: the interface is %s%s", nic.ifname, words, _owners(leases, "; leased to")
+                "%s: the interface is %s%s", nic.ifname, state, _owners(leases, "; leased to")
             )
-            self._changed()
+            self._save()
         if before.mtu_bytes != now.mtu_bytes:
-            words = f"MTU changed from {before.mtu_bytes} to {now.mtu_bytes}"
+            event = f"MTU changed from {before.mtu_bytes} to {now.mtu_bytes}"
             for lease in leases:
-                lease.mark(words)
-            log.warning("%s: %s%s", nic.ifname, words, _owners(leases, "; leased to"))
-            self._changed()
+                lease.mark(event)
+            log.warning("%s: %s%s", nic.ifname, event, _owners(leases, "; leased to"))
+            self._save()
 
-    def _sync_addresses(self, nic: Nic, ifindex: int, found: list[Address]) -> None:
-        """Make the program's addresses those of the interface.
+    def _sync_addresses(self, nic: Nic, ifindex: int, addresses: list[Address]) -> None:
+        """Give the program the addresses of the interface.
 
-        A removed address stays in the program while a lease lives that had it. When the address
-        returns, the kernel has it before harpd knows, and would answer a retransmission with an
-        RST. Meanwhile the lease's stack drops packets for it. If another interface has the address,
-        it is the kernel's.
+        A removed address stays in the program while a lease may have connections at it; the lease's
+        stack drops packets for it. Else the kernel, which knows before harpd that the address is
+        back, would answer a retransmission with a RST. An address that moved to another interface
+        leaves the program at once.
         """
-        there = {address.raw: address for address in found if address.ifindex == ifindex}
-        elsewhere = {address.raw for address in found if address.ifindex != ifindex}
-        for raw in [raw for raw in nic.addresses if raw not in there]:
+        current = {address.raw: address for address in addresses if address.ifindex == ifindex}
+        moved = {address.raw for address in addresses if address.ifindex != ifindex}
+        for raw in [raw for raw in nic.addresses if raw not in current]:
             self._lose_address(nic, raw)
-        away = [raw for raw in nic.lost_addresses if raw not in there]
-        for number, raw in enumerate(away):
-            kept = number >= len(away) - LOST_MAX and raw not in elsewhere
-            if kept and self._is_needed(nic, nic.lost_addresses[raw]):
+        lost = [raw for raw in nic.lost_addresses if raw not in current]
+        for number, raw in enumerate(lost):
+            may_stay = number >= len(lost) - LOST_MAX and raw not in moved
+            if may_stay and self._is_needed(nic, nic.lost_addresses[raw]):
                 continue
             if self._address_set(nic, raw, ours=False):
                 del nic.lost_addresses[raw]
-                self._changed()
-        for raw, address in there.items():
+                self._save()
+        for raw, address in current.items():
             if raw in nic.addresses:
                 nic.addresses[raw] = address
             elif raw in nic.lost_addresses or self._address_set(nic, raw, ours=True):
@@ -433,19 +427,19 @@ class Nics:
                 log.info("%s: address %s", nic.ifname, address)
                 for lease in self.leases_on(nic):
                     lease.unmark(f"{ADDRESS}: {address}")
-                self._changed()
+                self._save()
 
     def _lose_address(self, nic: Nic, raw: bytes) -> None:
         nic.lost_addresses[raw] = address = nic.addresses.pop(raw)
         leases = self.leases_on(nic)
-        words = _owners(leases, "; leased to")
-        log.info("%s: address %s removed%s", nic.ifname, address, words)
+        owners = _owners(leases, "; leased to")
+        log.info("%s: address %s removed%s", nic.ifname, address, owners)
         for lease in leases:
             lease.mark(f"{ADDRESS}: {address}")
-        self._changed()
+        self._save()
 
     def _is_needed(self, nic: Nic, address: Address) -> bool:
-        """Tell whether a lease, or an unadopted one, may have connections at a removed address."""
+        """Tell whether a lease, adopted or not, may have connections at a removed address."""
         mark = f"{ADDRESS}: {address}"
         return any(mark in lease.marks for lease in self.leases_on(nic)) or (
             nic.link is not None and bool(self._stranded(nic.ifname, nic.link.ifindex))
@@ -462,13 +456,13 @@ class Nics:
 
     # ---- after a restart ----
 
-    def waits(self, lease: Lease) -> bool:
-        """Tell whether the lease's NIC has pins that can't be adopted while jobs depend on them."""
+    def has_foreign_pins(self, lease: Lease) -> bool:
+        """Tell whether the lease's NIC has pins that this harpd can't adopt, and jobs need them."""
         nic = self.all.get(lease.ifname)
         return bool(nic and nic.keep_pins and nic.link and nic.link.ifindex == lease.ifindex)
 
     def mark_adopted(self, nic: Nic) -> None:
-        """Mark in adopted leases which addresses changed while no harpd ran."""
+        """Record in adopted leases which addresses changed while no harpd ran."""
         for lease in self.leases_on(nic):
             for address in nic.lost_addresses.values():
                 lease.mark(f"{ADDRESS}: {address}")
@@ -476,7 +470,7 @@ class Nics:
                 lease.unmark(f"{ADDRESS}: {address}")
 
     def clean_maps(self, nic: Nic) -> None:
-        """Remove from an adopted program's maps what belongs to no lease."""
+        """Remove ports and sockets without a lease from an adopted program's maps."""
         table = self._table.nics.get(nic.ifname)
         if nic.steering is None or table is None:
             return
@@ -498,7 +492,7 @@ class Nics:
         }
 
     def close(self, remove: bool) -> None:
-        """End: with remove detach everything; without it pinned programs stay."""
+        """Close all programs. remove: detach them; else pinned ones stay attached."""
         for nic in self.all.values():
             if remove:
                 self._detach(nic)
@@ -507,20 +501,21 @@ class Nics:
                 nic.steering = None
 
 
-def _owners(leases: list[Lease], words: str) -> str:
+def _owners(leases: list[Lease], prefix: str) -> str:
+    """Return the owners' pids for a log line, after the prefix; empty without leases."""
     if not leases:
         return ""
     pids = sorted({lease.owner.pid for lease in leases})
-    return f"{words} process{'es' if len(pids) > 1 else ''} {', '.join(map(str, pids))}"
+    return f"{prefix} process{'es' if len(pids) > 1 else ''} {', '.join(map(str, pids))}"
 
 
 def _gaps(span: Block, held: list[Block]) -> list[Block]:
     """Return the parts of span that are in no block of held, which is sorted."""
-    gaps, at = [], span.first
+    gaps, start = [], span.first
     for block in held:
-        if at < min(block.first, span.last + 1):
-            gaps.append(Block(at, min(block.first - 1, span.last)))
-        at = max(at, block.last + 1)
-    if at <= span.last:
-        gaps.append(Block(at, span.last))
+        if start < min(block.first, span.last + 1):
+            gaps.append(Block(start, min(block.first - 1, span.last)))
+        start = max(start, block.last + 1)
+    if start <= span.last:
+        gaps.append(Block(start, span.last))
     return gaps

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""systemd's notification protocol (sd_notify(3)), which is one datagram."""
+"""systemd's notification protocol (sd_notify(3))."""
 
 import contextlib
 import os
@@ -8,11 +8,11 @@ import time
 
 
 def notify(*lines: str) -> None:
-    """Send the lines to the service manager; nothing happens without one."""
-    where = os.environ.get("NOTIFY_SOCKET", "")
-    if not where:
+    """Send the lines to the service manager, if there is one."""
+    path = os.environ.get("NOTIFY_SOCKET", "")
+    if not path:
         return
-    address = "\0" + where[1:] if where.startswith("@") else where
+    address = "\0" + path[1:] if path.startswith("@") else path
     with contextlib.suppress(OSError):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
             sock.setblocking(False)
@@ -24,7 +24,7 @@ def ready(status: str) -> None:
 
 
 def reloading() -> None:
-    """Report the begin of a reload; ready() ends it."""
+    """Report that a reload begins; ready() reports its end."""
     notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process at the other end of a Unix socket: user, groups, capabilities, and a pidfd."""
+"""The process at the other end of a Unix socket: user, groups, capabilities and pidfd."""
 
 import contextlib
 import errno
@@ -35,7 +35,7 @@ class PeerGoneError(Exception):
 
 @dataclass
 class Peer:
-    """A process that connected. The owner of this object closes the pidfd."""
+    """A process that connected, with a pidfd that close() closes."""
 
     owner: Owner
     gids: frozenset[int]
@@ -60,7 +60,7 @@ def start_ticks(pid: int, proc: Path = Path("/proc")) -> int:
 
 
 def command_name(pid: int) -> str:
-    """Return the process's short name, for people; empty after its end."""
+    """Return the process's short name, for messages; empty after its end."""
     try:
         raw = (procfs.PROC / str(pid) / "comm").read_bytes()
     except OSError:
@@ -69,19 +69,19 @@ def command_name(pid: int) -> str:
 
 
 def capabilities(pid: int) -> int:
-    """Return its effective capabilities, as bits; none after its end."""
+    """Return a process's effective capabilities as a bit mask; 0 after its end."""
     return int(procfs.status_field(pid, "CapEff") or "0", 16)
 
 
 def network_admin_elsewhere(pid: int, proc: Path = procfs.PROC) -> str:
     """Return why a process of another network namespace may have CAP_NET_ADMIN over ours; empty: it
-    shares ours, or may not.
+    shares ours, or can't have it.
 
-    A process can have permitted capabilities, inheritable ones, and those of its bounding set (by a
-    program's file capabilities); each of its threads has sets of its own. A lessee can pass its
-    sockets on, so every process counts that shares its network namespace, or a PID namespace of it
-    or its parents which is not harpd's. What can't be read counts as the capability. This takes as
-    long as reading every thread of the host, so it runs in a worker.
+    Each thread has its permitted and inheritable capabilities, and may gain those of its bounding
+    set by a program's file capabilities. A lessee can pass its sockets to other processes. So this
+    checks all processes that share its network namespace, or that are in a PID namespace of it or
+    its ancestors below harpd's. A process that can't be read counts as having the capability. This
+    may read every thread of the host, so it runs in a worker.
     """
     try:
         network = _namespace(proc / str(pid), "net")
@@ -102,26 +102,26 @@ def network_admin_elsewhere(pid: int, proc: Path = procfs.PROC) -> str:
     if not why:
         return ""
     return (
-        f"it is of another network namespace, and {why}: a lease would let it change "
+        f"it is in another network namespace, and {why}: a lease would let it change "
         "this host's network; drop CAP_NET_ADMIN from the container"
     )
 
 
 def _pid_namespaces(pid: int, proc: Path) -> set[tuple[int, int]]:
-    """Return the PID namespaces of a process and its parents, up to harpd's."""
-    found: set[tuple[int, int]] = set()
+    """Return the PID namespaces of a process and its ancestors, up to harpd's."""
+    namespaces: set[tuple[int, int]] = set()
     own = _namespace(proc / "self", "pid")
     while pid and (namespace := _namespace(proc / str(pid), "pid")) != own:
-        found.add(namespace)
+        namespaces.add(namespace)
         pid = int(procfs.status_field(pid, "PPid", proc) or "0")
-    return found
+    return namespaces
 
 
 def _neighbors(
     network: tuple[int, int], pid_namespaces: set[tuple[int, int]], proc: Path
 ) -> Iterator[int]:
-    """Yield processes of one of these PID namespaces, or with a thread in the network namespace.
-    The first thread may have ended, and then has no network namespace. OSError.
+    """Yield processes of one of these PID namespaces, or with a thread in the network namespace. An
+    ended first thread has no network namespace, so each thread is read. OSError.
     """
     threads = 0
     for process in proc.iterdir():
@@ -147,9 +147,9 @@ def _neighbors(
 
 
 def _is_above(pid: int, proc: Path) -> bool:
-    """Tell whether an unreadable process shares harpd's PID namespace, and even harpd's
-    CAP_SYS_PTRACE does not open it. Then it belongs to a user namespace above harpd's, or a
-    security module protects it: it is no container.
+    """Tell whether an unreadable process is in harpd's PID namespace, while harpd has
+    CAP_SYS_PTRACE. Then it is in a user namespace above harpd's, or a security module protects it.
+    It is not a container's process.
     """
     levels = procfs.status_field(pid, "NSpid", proc).split()
     return len(levels) == 1 and bool(capabilities(os.getpid()) >> _CAP_SYS_PTRACE & 1)
@@ -157,7 +157,7 @@ def _is_above(pid: int, proc: Path) -> bool:
 
 def _may_administer(pid: int, proc: Path) -> str:
     own_user = _namespace(proc / "self", "user")
-    # A process that harpd can read and that has another namespace is below it.
+    # A readable process of another user namespace is below harpd's.
     if _namespace(proc / str(pid), "user") != own_user and _network_owner(proc) == own_user:
         return ""
     tasks = [task.name for task in (proc / str(pid) / "task").iterdir()]
@@ -167,38 +167,38 @@ def _may_administer(pid: int, proc: Path) -> str:
         sets = [procfs.status_field(int(task), name, proc) for name in _CAPABILITY_SETS]
         if not all(sets) and (proc / str(pid) / "task" / task).exists():
             return f"/proc does not show the capabilities of process {pid}"
-        for name, found in zip(_CAPABILITY_SETS, sets, strict=True):
-            if int(found or "0", 16) >> _CAP_NET_ADMIN & 1:
+        for name, bits in zip(_CAPABILITY_SETS, sets, strict=True):
+            if int(bits or "0", 16) >> _CAP_NET_ADMIN & 1:
                 return f"process {pid} has CAP_NET_ADMIN in {name}"
     return ""
 
 
 def _namespace(process: Path, kind: str) -> tuple[int, int]:
-    found = (process / "ns" / kind).stat()
-    return found.st_dev, found.st_ino
+    status = (process / "ns" / kind).stat()
+    return status.st_dev, status.st_ino
 
 
 def _network_owner(proc: Path) -> tuple[int, int]:
-    """Return the user namespace that owns our network namespace: capabilities in it count."""
+    """Return the user namespace that owns our network namespace."""
     with (proc / "self/ns/net").open("rb") as network:
         try:
             owner = fcntl.ioctl(network, _NS_GET_USERNS)
-        except PermissionError:  # a namespace above ours: no process here has capabilities in it
+        except PermissionError:  # it is above ours: no process here has capabilities in it
             return _namespace(proc / "self", "user")
     try:
-        found = os.fstat(owner)
+        status = os.fstat(owner)
     finally:
         os.close(owner)
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
-def ended(pidfd: int) -> bool:
-    """Tell whether the process of a pidfd is dead."""
+def has_ended(pidfd: int) -> bool:
+    """Tell whether the process of a pidfd has ended."""
     return bool(readable([pidfd], 0))
 
 
 def pidfd_pid(pidfd: int) -> int:
-    """Return the process of a pidfd, in our PID namespace; -1 dead, 0 not visible here."""
+    """Return the pid of a pidfd; -1: the process has ended; 0: our PID namespace lacks it."""
     for line in Path(f"/proc/self/fdinfo/{pidfd}").read_text().splitlines():
         name, _, value = line.partition(":")
         if name == "Pid":
@@ -210,7 +210,7 @@ def _peer_pidfd(connection: socket.socket, pid: int) -> int:
     try:
         return connection.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
     except OSError as error:
-        # Only before 6.5: else it means that the process is dead, and another may have its number.
+        # Linux before 6.5. With other errors the process has ended, and its pid may be reused.
         if error.errno != errno.ENOPROTOOPT:
             raise PeerGoneError(f"process {pid}: {error.strerror}") from error
         try:
@@ -222,33 +222,37 @@ def _peer_pidfd(connection: socket.socket, pid: int) -> int:
 def _groups(connection: socket.socket, gid: int) -> frozenset[int]:
     try:
         raw = connection.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, _GROUPS_BYTES)
-    except OSError:  # it has more of them
+    except OSError:  # it has more groups
         return frozenset({gid})
     return frozenset({gid, *struct.unpack(f"{len(raw) // 4}I", raw)})
 
 
-def connected_uid(connection: socket.socket) -> int:
-    """Return the user at the other end, without examining anything else."""
+def _credentials(connection: socket.socket) -> tuple[int, int, int]:
+    """Return pid, uid and gid of the process at the other end."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-    return int(_UCRED.unpack(raw)[1]) & 0xFFFFFFFF
+    pid, uid, gid = _UCRED.unpack(raw)
+    return pid, uid & 0xFFFFFFFF, gid
+
+
+def connected_uid(connection: socket.socket) -> int:
+    """Return the user at the other end."""
+    return _credentials(connection)[1]
 
 
 def connected_pid(connection: socket.socket) -> int:
     """Return the process at the other end; 0 if this PID namespace does not show it."""
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-    return int(_UCRED.unpack(raw)[0])
+    return _credentials(connection)[0]
 
 
 def connected(connection: socket.socket) -> Peer:
     """Return the process that connected; PeerGoneError if it has ended."""
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-    pid, uid, gid = _UCRED.unpack(raw)
+    pid, uid, gid = _credentials(connection)
     if pid <= 0:
-        raise PeerGoneError(f"a process of user {uid} that this pid namespace does not show")
+        raise PeerGoneError(f"a process of user {uid} that this PID namespace does not show")
     pidfd = _peer_pidfd(connection, pid)
     try:
-        owner = Owner(pid, start_ticks(pid), uid & 0xFFFFFFFF)
-        # Read after the start time, so that it belongs to the same process.
+        owner = Owner(pid, start_ticks(pid), uid)
+        # Read the pid after the start time, so that both belong to the same process.
         if pidfd_pid(pidfd) != pid:
             raise PeerGoneError(f"process {pid} has ended")
         return Peer(owner, _groups(connection, gid), pidfd, command_name(pid))
@@ -258,22 +262,22 @@ def connected(connection: socket.socket) -> Peer:
 
 
 def reopen(owner: Owner) -> int:
-    """Open a pidfd of a known process; PeerGoneError if it has ended, or its number was reused."""
+    """Open a pidfd of a known process; PeerGoneError if it has ended, or its pid was reused."""
     try:
         pidfd = os.pidfd_open(owner.pid)
     except OSError as error:
         raise PeerGoneError(f"process {owner.pid}: {error.strerror}") from error
     try:
         if start_ticks(owner.pid) != owner.start_ticks or pidfd_pid(pidfd) != owner.pid:
-            raise PeerGoneError(f"process {owner.pid} has ended; another process has its number")
+            raise PeerGoneError(f"process {owner.pid} has ended; another process has its pid")
     except BaseException:
         os.close(pidfd)
         raise
     return pidfd
 
 
-def lives(owner: Owner) -> bool:
-    """Tell whether the process still exists, and is the same."""
+def is_alive(owner: Owner) -> bool:
+    """Tell whether the process still exists, and its pid was not reused."""
     try:
         os.close(reopen(owner))
     except PeerGoneError:

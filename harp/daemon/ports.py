@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A NIC's ports, in blocks: one block per lease, and a quarantine after it.
 
-A returned block is quarantined, because packets to the dead owner's connections are still on the
-way and its peers may still be sending. They must get the kernel's RST, not reach another stack.
+A returned block is quarantined, because the previous owner's peers may still be sending. Their
+packets must get the kernel's RST, and must not reach another stack.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,7 +21,7 @@ class Block:
 
     def __post_init__(self) -> None:
         if not 1 <= self.first <= self.last <= 65535:
-            raise ValueError(f"{self.first}-{self.last} is no range of ports")
+            raise ValueError(f"{self.first}-{self.last} is not a range of ports")
 
     def __str__(self) -> str:
         return f"{self.first}-{self.last}"
@@ -38,7 +38,7 @@ def block_size(ports: int, queues: int) -> int:
 
 
 class PortBlocks:
-    """Which blocks are held, and which are in quarantine until when."""
+    """The blocks of a NIC that are held, and those in quarantine."""
 
     def __init__(self, span: Block, size: int, quarantine_s: float) -> None:
         if size < 1:
@@ -47,12 +47,12 @@ class PortBlocks:
         self.size = min(size, span.last - span.first + 1)
         self.quarantine_s = quarantine_s
         self.held: set[Block] = set()
-        # Its end, and the user; blocks from before a restart have none.
+        # The end of the quarantine, and the user; None for blocks from before a restart.
         self.quarantined: dict[Block, tuple[float, int | None]] = {}
         self._next = span.first
 
-    def _cut(self) -> Iterator[Block]:
-        """Yield all blocks after the last one that was taken: the longest unused first."""
+    def _blocks(self) -> Iterator[Block]:
+        """Yield all blocks, beginning after the last one that was taken."""
         starts = range(self.span.first, self.span.last - self.size + 2, self.size)
         later = [start for start in starts if start >= self._next]
         earlier = [start for start in starts if start < self._next]
@@ -60,7 +60,7 @@ class PortBlocks:
             yield Block(start, start + self.size - 1)
 
     def expire(self, now_s: float) -> None:
-        """End the quarantines that are over."""
+        """Remove quarantines that have ended."""
         self.quarantined = {
             block: entry for block, entry in self.quarantined.items() if entry[0] > now_s
         }
@@ -69,7 +69,7 @@ class PortBlocks:
         """Take a block for a new lease; None if none is free. in_use: ports of the kernel's
         sockets.
 
-        The cost grows with the ports and the blocks, not with their product.
+        The cost is linear in the number of ports plus the number of blocks.
         """
         self.expire(now_s)
         taken = bytearray(PORTS)
@@ -77,7 +77,7 @@ class PortBlocks:
             taken[port] = 1
         for held in (*self.held, *self.quarantined):
             taken[held.first : held.last + 1] = b"\1" * (held.last + 1 - held.first)
-        for block in self._cut():
+        for block in self._blocks():
             if taken.find(1, block.first, block.last + 1) >= 0:
                 continue
             self.held.add(block)
@@ -88,7 +88,7 @@ class PortBlocks:
     def claim(self, block: Block) -> bool:
         """Hold the block of an existing lease; False if another one overlaps it.
 
-        Its size may differ from ours, after a restart with other settings.
+        After a restart with other settings its size may differ from this table's.
         """
         if any(block.overlaps(other) for other in self.held):
             return False
@@ -101,12 +101,12 @@ class PortBlocks:
         if quarantine and self.quarantine_s > 0:
             self.quarantined[block] = now_s + self.quarantine_s, uid
 
-    def used_up(self, uid: int, queues: int, now_s: float) -> bool:
-        """Tell whether so many blocks are in quarantine because of this user that none is left."""
+    def is_exhausted_by(self, uid: int, queues: int, now_s: float) -> bool:
+        """Tell whether too many blocks are in quarantine because of this user."""
         self.expire(now_s)
         count = (self.span.last - self.span.first + 1) // self.size
         share = max(count - queues, (count + 1) // 2)
-        return sum(by == uid for _, by in self.quarantined.values()) >= share
+        return sum(owner == uid for _, owner in self.quarantined.values()) >= share
 
     def continue_quarantine(self, block: Block, until_s: float) -> None:
         """Continue a quarantine from before a restart."""

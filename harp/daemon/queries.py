@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documents for harpctl: harpd's state, its NICs, its leases."""
+"""The answers to harpctl's queries: harpd's state, its NICs, its leases."""
 
 import os
 import time
@@ -37,12 +37,12 @@ def instance(lease: Lease) -> dict[str, Any]:
 
 def config(settings: Settings) -> dict[str, Any]:
     """Return the settings in force, in the form of `harpctl config show -o json`."""
-    assert settings.source is not None, "harpd was given no file's settings"
+    assert settings.source is not None, "these settings are not of a configuration"
     return report.document(settings.source)
 
 
 def instances(leasing: Leasing) -> dict[str, Any]:
-    leases = sorted(leasing.table.leases.values(), key=lambda each: (each.ifname, each.queue))
+    leases = sorted(leasing.table.leases.values(), key=lambda lease: (lease.ifname, lease.queue))
     return {"instances": [instance(lease) for lease in leases]}
 
 
@@ -55,26 +55,26 @@ def _verdicts(nic: Nic) -> dict[str, int]:
         return {}
 
 
-def nic(each: Nic, leasing: Leasing) -> dict[str, Any]:
-    table = leasing.table.nics.get(each.ifname)
-    link, hardware = each.link, each.hardware
-    leasing.nics.check_reachability(each)
+def nic_document(nic: Nic, leasing: Leasing) -> dict[str, Any]:
+    table = leasing.table.nics.get(nic.ifname)
+    link, hardware = nic.link, nic.hardware
+    leasing.nics.check_reachability(nic)
     now_s = leasing.now_s()
     waiting = {
         str(queue): {"pid": recovery.pid, "for_s": now_s - recovery.since_s}
         for (ifname, queue), recovery in leasing.recovering.items()
-        if ifname == each.ifname
+        if ifname == nic.ifname
     }
     ports = table.ports if table else None
     return {
-        "ifname": each.ifname,
+        "ifname": nic.ifname,
         "ifindex": link.ifindex if link else 0,
         "up": bool(link and link.up),
         "mtu_bytes": link.mtu_bytes if link else 0,
-        "mode": "" if each.steering is None else "native" if each.steering.native else "generic",
-        "mode_why": "" if each.steering is None else each.mode_why,
-        "problem": each.problem,
-        "pinned": each.pins is not None and each.steering is not None,
+        "mode": "" if nic.steering is None else "native" if nic.steering.native else "generic",
+        "mode_why": "" if nic.steering is None else nic.mode_why,
+        "problem": nic.problem,
+        "pinned": nic.pins is not None and nic.steering is not None,
         "default_route": hardware.default_route,
         "queues": {str(q): state.value for q, state in sorted(table.queues.items())}
         if table
@@ -85,12 +85,12 @@ def nic(each: Nic, leasing: Leasing) -> dict[str, Any]:
         "queues_unreachable_why": table.one_queue_why if table else "",
         "nic_queues": hardware.queues,
         "rss": ("none", "unknown", "toeplitz")[min(hardware.rss_kind, 2)],
-        "ports": list(each.settings.ports),
+        "ports": list(nic.settings.ports),
         "ports_per_instance": ports.size if ports else 0,
         "port_blocks_resting": len(ports.quarantined) if ports else 0,
-        "addresses": sorted(str(Address(raw, 0, 0)) for raw in each.addresses),
-        "allow_sources": None if each.sources is None else list(each.sources),
-        "verdicts": _verdicts(each),
+        "addresses": sorted(str(Address(raw, 0, 0)) for raw in nic.addresses),
+        "allow_sources": None if nic.sources is None else list(nic.sources),
+        "verdicts": _verdicts(nic),
     }
 
 
@@ -104,7 +104,7 @@ def status(leasing: Leasing, since_s: float, extra: dict[str, Any]) -> dict[str,
         "leases": len(leasing.table.leases),
         "granted": leasing.granted,
         "refused": dict(leasing.refused),
-        "nics": [nic(each, leasing) for each in leasing.nics.all.values()],
+        "nics": [nic_document(nic, leasing) for nic in leasing.nics.all.values()],
         "dpdk": [leasing.ports.status(name) for name in leasing.ports.all],
         **extra,
     }

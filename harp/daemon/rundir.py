@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpd's directory: one harpd at a time, its socket, its mounts. Every error is one line."""
+"""harpd's directory (run_dir): its lock, the socket in it, and the BPF file system."""
 
 import contextlib
 import ctypes
@@ -27,27 +27,24 @@ def _privilege(run_dir: Path) -> HarpError:
 
 
 def prepare(run_dir: Path) -> None:
-    """Make the directory: others may access only the socket in it."""
+    """Make the directory, in which other users may access only the socket."""
     try:
         run_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
     except OSError as error:
         if isinstance(error, PermissionError) and os.geteuid() != 0:
             raise _privilege(run_dir) from error
         raise HarpError(
-            f"{run_dir} can't be made: {error.strerror}; set run_dir to a directory that can "
-            "be written"
+            f"{run_dir} can't be made: {error.strerror}; set run_dir to a writable directory"
         ) from error
     if not os.access(run_dir, os.W_OK):
         if os.geteuid() != 0:
             raise _privilege(run_dir)
-        raise HarpError(
-            f"{run_dir} can't be written to (read-only?); set run_dir to a directory that can"
-        )
+        raise HarpError(f"{run_dir} can't be written (read-only?); set run_dir")
     check(run_dir)
 
 
 def check(run_dir: Path) -> None:
-    """Raise HarpError if others could put a socket or a state file in it."""
+    """Raise HarpError if other users could put a socket or a state file in it."""
     try:
         files.check_trusted(run_dir)
     except files.UntrustedError as error:
@@ -57,23 +54,22 @@ def check(run_dir: Path) -> None:
 
 
 def lock(run_dir: Path) -> int:
-    """Lock the directory for this harpd; the open descriptor holds the lock."""
+    """Lock the directory, and return the descriptor that holds the lock."""
     fd = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(fd)
         raise HarpError(
-            f"another harpd runs in {run_dir}; `harpctl stop` ends it, or give this one a "
-            "run_dir of its own",
+            f"another harpd runs in {run_dir}; end it with `harpctl stop`, or set another run_dir",
             Exit.RUNNING,
         ) from error
     return fd
 
 
 # ---- The socket ----
-def answers(path: Path) -> bool:
-    """Tell whether a program listens there."""
+def is_listening(path: Path) -> bool:
+    """Tell whether a program listens on the socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
         probe.settimeout(1)
         try:
@@ -81,41 +77,41 @@ def answers(path: Path) -> bool:
         except (ConnectionRefusedError, FileNotFoundError):
             return False
         except OSError as error:
-            # An error about the type means that a socket of another type is alive.
+            # For example EPROTOTYPE: a socket of another type listens.
             return error.errno != errno.ECONNREFUSED
     return True
 
 
 def _clear(path: Path) -> str:
-    """Make room for the socket; return what was removed. HarpError if it is not ours."""
+    """Remove the socket of a dead harpd; return a line about it. HarpError: the file is another's."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except FileNotFoundError:
         return ""
-    if not stat.S_ISSOCK(found.st_mode):
-        raise HarpError(f"{path} exists and is not a socket; remove it, or set `socket` elsewhere")
-    if found.st_uid not in (0, os.geteuid()):
+    if not stat.S_ISSOCK(status.st_mode):
+        raise HarpError(f"{path} exists and is not a socket; remove it, or set another `socket`")
+    if status.st_uid not in (0, os.geteuid()):
         raise HarpError(
-            f"{path} belongs to user {found.st_uid}; remove it, or set `socket` elsewhere"
+            f"{path} belongs to user {status.st_uid}; remove it, or set another `socket`"
         )
-    if answers(path):
+    if is_listening(path):
         raise HarpError(
-            f"another program listens on {path}; end it, or set `socket` elsewhere", Exit.RUNNING
+            f"another program listens on {path}; end it, or set another `socket`", Exit.RUNNING
         )
     path.unlink()
     return f"removed {path}, which a dead harpd had left"
 
 
 def listen(settings: Settings, backlog: int) -> tuple[socket.socket, str]:
-    """Return the listening socket with its permissions, and what was removed."""
+    """Return the listening socket, and a line about a socket that was removed, or ""."""
     path = settings.socket_path
     gid = -1
     if settings.socket_group:
         number = group_number(settings.socket_group)
         if number is None:
             raise HarpError(
-                f"socket_group: there is no group {settings.socket_group}; `groupadd` it or "
-                "name another"
+                f"socket_group: there is no group {settings.socket_group}; add it with groupadd, "
+                "or name another group"
             )
         gid = number
     removed = _clear(path)
@@ -133,56 +129,52 @@ def listen(settings: Settings, backlog: int) -> tuple[socket.socket, str]:
         sock.listen(backlog)
     except OSError as error:
         sock.close()
-        words = error.strerror or str(error)
+        reason = error.strerror or str(error)
         raise HarpError(
-            f"listening on {path}: {words}; make its directory, or set `socket` to a path of at "
+            f"listening on {path}: {reason}; make its directory, or set `socket` to a path of at "
             "most 107 bytes in a directory that can be written"
         ) from error
     return sock, removed
 
 
-# ---- The BPF file system, mounted here, where pins outlive harpd (dataplane/xdp/xdp_pin.c) ----
+# ---- The BPF file system, in which pins outlive harpd (dataplane/xdp/xdp_pin.c) ----
 def is_mounted(path: Path, kind: str, mountinfo: Path = Path("/proc/self/mountinfo")) -> bool:
-    """Tell whether a file system of that type is mounted there.
+    """Tell whether a file system of that type is mounted at the path.
 
-    Any user may mount in a directory of its own (FUSE), and only blank, tab, newline, backslash and
-    "#" are escaped in its name.
+    Users may choose the names of their own mounts (FUSE): the kernel escapes only blank, tab,
+    newline, backslash and "#" in them.
     """
-    wanted = os.fsencode(path.resolve())
+    resolved = os.fsencode(path.resolve())
     with mountinfo.open("rb") as lines:
         for line in lines:
             mount, _, rest = line.partition(b" - ")
-            where = _ESCAPE.sub(lambda octal: bytes([int(octal[1], 8)]), mount.split(b" ")[4])
-            if where == wanted and rest.split(b" ")[0] == kind.encode():
+            target = _ESCAPE.sub(lambda octal: bytes([int(octal[1], 8)]), mount.split(b" ")[4])
+            if target == resolved and rest.split(b" ")[0] == kind.encode():
                 return True
     return False
 
 
-def _mount(source: str, path: Path, kind: str | None, flags: int, data: str | None = None) -> None:
-    encoded = [None if text is None else text.encode() for text in (kind, data)]
-    if _libc.mount(source.encode(), os.fsencode(path), encoded[0], flags, encoded[1]) != 0:
+def mount_bpffs(path: Path) -> None:
+    """Mount a BPF file system that only root may access, unless one is mounted; OSError."""
+    path.mkdir(mode=0o700, exist_ok=True)
+    flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
+    if is_mounted(path, "bpf"):
+        return
+    if _libc.mount(b"bpf", os.fsencode(path), b"bpf", flags, b"mode=0700") != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 
 
-def mount_bpffs(path: Path) -> None:
-    """Mount one there, for root alone, unless one is; OSError."""
-    path.mkdir(mode=0o700, exist_ok=True)
-    if not is_mounted(path, "bpf"):
-        _mount("bpf", path, "bpf", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, "mode=0700")
-
-
 def pinned(path: Path) -> list[Path]:
-    """Return the directories of pins in the BPF file system there."""
-    return sorted(each for each in path.iterdir() if each.is_dir()) if path.is_dir() else []
+    """Return the directories of pins in the BPF file system at the path."""
+    return sorted(entry for entry in path.iterdir() if entry.is_dir()) if path.is_dir() else []
 
 
 def unmount(pins: Path) -> None:
-    """Unmount and remove the BPF file system, unless something is pinned or it is not ours."""
+    """Unmount the BPF file system and remove its directory, unless something is pinned in it."""
     with contextlib.suppress(OSError):
         if is_mounted(pins, "bpf"):
-            # The kernel's own files there (maps.debug) do not count.
-            if pinned(pins):
+            if pinned(pins):  # the kernel's own files (maps.debug) do not count
                 return
             _libc.umount2(os.fsencode(pins), _UMOUNT_NOFOLLOW)
         pins.rmdir()

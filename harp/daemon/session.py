@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("harpd")
 _NET_ADMIN = 1 << 12  # CAP_NET_ADMIN
-# A command gets the client and the fields of its question, and returns the document, or what waits
-# for the document's descriptor. RefusedError.
+# A command gets the client and the fields of its question. It returns a document, or an awaitable
+# with the descriptor of one. RefusedError.
 Command = Callable[[Client, dict[str, Any]], dict[str, Any] | Awaitable[int]]
 
 
@@ -35,7 +35,7 @@ def _only_root(client: Client) -> None:
         raise RefusedError(errno.EPERM, "only root may do that")
     # Root in a container that has only the socket is not the host's root.
     needed = _NET_ADMIN & peer.capabilities(os.getpid())
-    if peer.capabilities(owner.pid) & needed != needed or not peer.lives(owner):
+    if peer.capabilities(owner.pid) & needed != needed or not peer.is_alive(owner):
         raise RefusedError(errno.EPERM, "only root with CAP_NET_ADMIN may do that")
 
 
@@ -57,13 +57,13 @@ class Session:
 
     async def __call__(self, client: Client, message: Message) -> None:
         """Handle one message; answer exactly once, or close the connection."""
-        if not client.open:  # another client's message, read in the same turn, closed it
+        if not client.open:  # another client's message, handled in between, closed it
             return
         if message.kind is not Kind.HELLO and not client.name:
             client.close("it did not send HELLO first")
             return
         if client.internal and message.kind not in (Kind.HELLO, Kind.QUERY):
-            client.close(f"{message.kind.name} is for jobs, and it is harpd's own process")
+            client.close(f"{message.kind.name} is for jobs, not for harpd's own process")
             return
         serial = message.serial
         try:
@@ -74,7 +74,7 @@ class Session:
             await self._refuse(client, serial, refused)
         except asyncio.CancelledError:
             await self._refuse(client, serial, RefusedError(errno.ESHUTDOWN, STOPPING))
-        except Exception as error:  # a bug of harpd must not leave the client waiting
+        except Exception as error:  # after a bug, too, the client gets an answer
             log.error("internal error: %s: %s; please report it", type(error).__name__, error)
             log.debug("where", exc_info=error)
             failed = RefusedError(errno.EIO, "harpd failed; its log says more")
@@ -85,7 +85,7 @@ class Session:
         serial, body = message.serial, message.body
         match message.kind:
             case Kind.HELLO if not client.name:
-                client.greeted(body.client)
+                client.handle_hello(body.client)
                 devices, job = self._leasing.devices(), self._daemon.settings.job
                 return pack_welcome(serial, f"harpd {__version__}", devices, job)
             case Kind.HELLO:
@@ -123,7 +123,7 @@ class Session:
             raise
         arrived = False
         try:
-            arrived = await client.reply(granted.message(serial), granted.made.fds)
+            arrived = await client.reply(granted.message(serial), granted.descriptors.fds)
         finally:
             granted.delivered(arrived)
 
@@ -140,11 +140,11 @@ class Session:
         if command is None:
             known = ", ".join(sorted(self._commands))
             raise RefusedError(errno.ENOSYS, f"this harpd knows the commands {known}")
-        found = command(client, question)
-        if isinstance(found, dict):
-            fd = client.lend(json.dumps(found, allow_nan=False))
+        answer = command(client, question)
+        if isinstance(answer, dict):
+            fd = client.lend(json.dumps(answer, allow_nan=False))
         else:
-            fd = await found
+            fd = await answer
         try:
             await client.reply(pack(Kind.ANSWER, serial), [fd])
         finally:
@@ -155,14 +155,14 @@ class Session:
         uid = client.peer.owner.uid
         if uid not in (0, os.geteuid()) and not self._leasing.access.allows(uid, client.peer.gids):
             raise RefusedError(
-                errno.EACCES, f"user {uid} may not have leases, nor see others' instances"
+                errno.EACCES, f"user {uid} may neither have leases nor see instances of other users"
             )
         return self._statistics.read(question.get("flows") is not False)
 
     def _stop(self, client: Client, question: dict[str, Any]) -> dict[str, Any]:
         _only_root(client)
         leased = queries.instances(self._leasing)
-        if self._daemon.in_use and question.get("force") is not True:
+        if self._daemon.has_jobs and question.get("force") is not True:
             return {"stopping": False, **leased}
         log.info("asked to stop by %s", client)
         self._daemon.end_soon(remove=True)

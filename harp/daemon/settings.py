@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpd's settings: [daemon] of harp.toml, what harpd uses of the other tables, and who may have
-leases.
+"""harpd's settings: [daemon] and parts of other tables of harp.toml. Also the rule that says which
+users may have leases.
 """
 
 import grp
@@ -19,7 +19,7 @@ EVERYBODY = "*"
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(DaemonConfig):
-    """All settings. job: lines of NAME=VALUE for WELCOME; source: the whole configuration."""
+    """All settings. job: lines of NAME=VALUE for WELCOME; source: the complete configuration."""
 
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     page_flows: int = 256
@@ -29,15 +29,15 @@ class Settings(DaemonConfig):
     source: Config | None = field(default=None, compare=False)
 
     @classmethod
-    def of(cls, found: Config) -> "Settings":
+    def of(cls, source: Config) -> "Settings":
         return cls(
-            **vars(found.daemon),
-            metrics=found.metrics,
-            page_flows=int(str(found["HARP_PAGE_FLOWS"])),
-            job=found.job_settings(),
-            nics=found.nics,
-            dpdk=found.dpdk,
-            source=found,
+            **vars(source.daemon),
+            metrics=source.metrics,
+            page_flows=int(str(source["HARP_PAGE_FLOWS"])),
+            job=source.job_settings(),
+            nics=source.nics,
+            dpdk=source.dpdk,
+            source=source,
         )
 
     @property
@@ -57,14 +57,14 @@ class Settings(DaemonConfig):
 
 
 def read(path: Path | None) -> Settings:
-    """Load the file (None: HARP_CONFIG, or the default) and harpd's environment; ConfigError."""
-    found = config.load(path, readers=config.Reader.DAEMON)
-    for warning in found.warnings:
+    """Read the file (None: HARP_CONFIG, or the default) and harpd's environment; ConfigError."""
+    source = config.load(path, readers=config.Reader.DAEMON)
+    for warning in source.warnings:
         log.warning("%s", warning)
-    return Settings.of(found)
+    return Settings.of(source)
 
 
-# ---- Who may have leases: root, the named users, members of the named groups ----
+# ---- Access to leases: root, the named users, members of the named groups ----
 def _number(name: str, look_up: Callable[[str], int]) -> int | None:
     try:
         return int(name) if name.isdecimal() else look_up(name)
@@ -82,7 +82,7 @@ def group_number(name: str) -> int | None:
 
 @dataclass(frozen=True)
 class Access:
-    """The rule, in numbers. unknown: names without a user or group, for the log."""
+    """The rule, with numeric ids. unknown: names that this host does not have, for the log."""
 
     everybody: bool
     uids: frozenset[int]
@@ -92,14 +92,14 @@ class Access:
     @classmethod
     def of(cls, users: Iterable[str], groups: Iterable[str]) -> "Access":
         users = list(users)
-        named = {name: user_number(name) for name in users if name != EVERYBODY}
-        grouped = {name: group_number(name) for name in groups}
-        unknown = [f"user {name}" for name, number in named.items() if number is None]
-        unknown += [f"group {name}" for name, number in grouped.items() if number is None]
+        uids = {name: user_number(name) for name in users if name != EVERYBODY}
+        gids = {name: group_number(name) for name in groups}
+        unknown = [f"user {name}" for name, uid in uids.items() if uid is None]
+        unknown += [f"group {name}" for name, gid in gids.items() if gid is None]
         return cls(
             EVERYBODY in users,
-            frozenset(number for number in named.values() if number is not None),
-            frozenset(number for number in grouped.values() if number is not None),
+            frozenset(uid for uid in uids.values() if uid is not None),
+            frozenset(gid for gid in gids.values() if gid is not None),
             tuple(unknown),
         )
 

@@ -2,8 +2,8 @@
 """The local ports of the kernel's TCP and UDP sockets, from sock_diag(7).
 
 One reading is four dumps (two protocols, two families). The kernel walks its tables and returns
-only sockets with ports of the range, so the cost does not depend on the number of candidates. TCP
-sockets that are bound and neither listen nor connect are listed since Linux 6.8.
+only sockets with ports of the range. Linux lists TCP sockets that are bound, but neither listen nor
+connect, since 6.8.
 
 Readings run in a worker. At most one is in progress; requests that arrive meanwhile share the next
 one.
@@ -21,7 +21,7 @@ from harp import netlink
 from harp.daemon.loop import Loop
 from harp.daemon.ports import Block
 
-SOCKETS_MAX = 65536  # limit of one dump; more in a range of at most 65535 ports are an attack
+SOCKETS_MAX = 65536  # limit of one dump; more sockets in at most 65535 ports are an attack
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
 _ALL_STATES = 0xFFFFFFFF
@@ -34,10 +34,10 @@ _MESSAGE_MIN = _PORT_AT + _PORT.size
 
 
 def _filter(span: Block) -> bytes:
-    """Return INET_DIAG_REQ_BYTECODE: the local port is in the range, else jump behind the end.
+    """Return INET_DIAG_REQ_BYTECODE that accepts local ports in the range.
 
     Each comparison is a struct inet_diag_bc_op (code, jump if true, jump if false) and a second one
-    whose last field is the port.
+    whose last field is the port. A jump behind the end rejects the socket.
     """
     at_least, at_most = 2, 3  # INET_DIAG_BC_S_GE, INET_DIAG_BC_S_LE
     code = struct.pack("=BBHBBH", at_least, 8, 20, 0, 0, span.first)
@@ -70,8 +70,8 @@ def _read(family: int, protocol: int, span: Block) -> set[int]:
         if error.errno == errno.EBUSY:
             raise
         number = error.errno or errno.EIO
-        lacks = number in (errno.ENOENT, errno.EPROTONOSUPPORT)  # the kernel has no such module
-        hint = f"; `modprobe {_MODULES[protocol]}`" if lacks else ""
+        missing = number in (errno.ENOENT, errno.EPROTONOSUPPORT)
+        hint = f"; `modprobe {_MODULES[protocol]}`" if missing else ""
         raise OSError(
             number, f"the kernel's table of sockets can't be read: {error.strerror or error}{hint}"
         ) from error
@@ -80,7 +80,9 @@ def _read(family: int, protocol: int, span: Block) -> set[int]:
 def ports_in_use(span: Block) -> frozenset[int]:
     """Return the ports of the range that sockets of this network namespace have. OSError."""
     families = (socket.AF_INET, socket.AF_INET6)
-    return frozenset().union(*(_read(each, one, span) for one in _MODULES for each in families))
+    return frozenset().union(
+        *(_read(family, protocol, span) for protocol in _MODULES for family in families)
+    )
 
 
 class PortReadings:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """harpd's state across restarts, in run_dir/state.json.
 
-Every change rewrites the file and renames it into place, so that it is always complete. When it
+Every change rewrites the file and renames it into place, so that it is always complete. If the file
 can't be written (disk full, read-only), harpd logs that once and continues. It retries with the
-next change, every few seconds, and before a restart, which it refuses while there are leases.
+next change, every few seconds, and before a restart. While it fails, a restart with leases is
+refused.
 """
 
 import contextlib
@@ -28,12 +29,12 @@ T = TypeVar("T")
 
 
 class BadStateError(Exception):
-    """The file exists and is invalid; one line with the reason."""
+    """The file exists and is invalid; the text has the reason."""
 
 
 @dataclass
 class NicState:
-    """A NIC with our program: its index, and addresses in the map, in hex."""
+    """A NIC with harpd's XDP program: its index, and the addresses in the map, in hex."""
 
     ifindex: int
     addresses: list[str] = field(default_factory=list)
@@ -41,8 +42,8 @@ class NicState:
 
 @dataclass
 class State:
-    """The contents of the file. rests: per NIC, first and last port of blocks and the epoch second
-    at which their quarantine ends; undo: changes of NICs to restore.
+    """The contents of the file. rests: by NIC, first and last port of each block in quarantine, and
+    when that ends, in seconds since the epoch. undo: changes of NICs to restore.
     """
 
     pid: int = 0
@@ -56,7 +57,7 @@ class State:
 
 
 def _known(kind: type[T], raw: dict[str, Any]) -> T:
-    names = {each.name for each in fields(kind)}  # type: ignore[arg-type]
+    names = {member.name for member in fields(kind)}  # type: ignore[arg-type]
     return kind(**{name: value for name, value in raw.items() if name in names})
 
 
@@ -69,26 +70,26 @@ def _lease(raw: dict[str, Any]) -> Lease:
 
 
 def _undo(raw: dict[str, Any]) -> Undo:
-    """Return the entries. Those of another version are kept, and written back as they are."""
+    """Return the entries. Those of another version stay in the file unchanged."""
     undo = Undo()
-    for each in raw["entries"]:
-        with contextlib.suppress(TypeError, AttributeError):  # it lacks a field, or is no object
-            entry = _known(Entry, each)
-            if entry.restorable:
+    for item in raw["entries"]:
+        with contextlib.suppress(TypeError, AttributeError):  # a missing field, or not an object
+            entry = _known(Entry, item)
+            if entry.is_restorable:
                 undo.entries.append(entry)
                 continue
-        undo.unknown.append(each)
+        undo.unknown.append(item)
         log.error(
             "%s: a change by another version of harpd is not restored: %s; only that version can "
             "restore it",
-            FILE, json.dumps(each)[:_SHOWN],
+            FILE, json.dumps(item)[:_SHOWN],
         )  # fmt: skip
     return undo
 
 
 def decode(text: str) -> State:
     """Parse the text. BadStateError with the reason: it is damaged, or of another format. Only
-    harpd writes the file (see StateFile.read()), so values are not examined one by one.
+    harpd writes the file (see StateFile.read()), so this does not check each value.
     """
     try:
         raw = json.loads(text)
@@ -99,8 +100,8 @@ def decode(text: str) -> State:
                 "change of the format"
             )
         state = _known(State, raw)
-        state.nics = {name: _known(NicState, each) for name, each in raw["nics"].items()}
-        state.leases = [_lease(each) for each in raw["leases"]]
+        state.nics = {name: _known(NicState, nic) for name, nic in raw["nics"].items()}
+        state.leases = [_lease(lease) for lease in raw["leases"]]
         state.rests = {
             name: [(first, last, until_s) for first, last, until_s in blocks]
             for name, blocks in raw["rests"].items()
@@ -118,9 +119,9 @@ class StateFile:
         self.path = run_dir / FILE
 
     def read(self) -> State:
-        """Read the state of the previous harpd; an empty one if there is none, or if it is damaged,
-        which is logged. OSError, or HarpError if other users can change it, because harpd acts on
-        it as root.
+        """Read the state of the previous harpd. Without a file, and after the log of a damaged one,
+        the state is empty. OSError; HarpError: other users can change the file, on which harpd acts
+        as root.
         """
         try:
             raw = files.read(self.path, FILE_BYTES_MAX)
@@ -143,26 +144,25 @@ class StateFile:
         return State()
 
     def write(self, state: State) -> None:
-        """Replace the file as a whole; OSError leaves the old one unchanged.
+        """Replace the file; OSError leaves the old one unchanged.
 
-        A crash of the host ends all leases and resets the NICs, so that waiting for a disk has no
-        use.
+        A crash of the host ends all leases and resets the NICs, so this does not wait for the disk.
         """
         document = asdict(state)
         document["undo"]["entries"] += document["undo"].pop("unknown")
         files.write_whole(self.path, json.dumps(document, indent=1), mode=0o600, durable=False)
 
     def remove_temporary(self) -> None:
-        """Remove what a killed harpd left of its writes. The caller holds the directory's lock."""
+        """Remove incomplete files of a killed harpd. The caller holds the directory's lock."""
         files.remove_temporary(self.path)
 
     def _set_aside(self, why: str) -> Path:
-        """Rename an unreadable file, so that a person may examine it. OSError."""
+        """Rename an unreadable file, so that an administrator can examine it. OSError."""
         try:
             return self.path.replace(self.path.with_suffix(".bad"))
         except OSError as error:
-            words = f"can't be read ({why}); it can't be renamed either ({error.strerror})"
-            raise OSError(error.errno, words) from error
+            text = f"can't be read ({why}); it can't be renamed either ({error.strerror})"
+            raise OSError(error.errno, text) from error
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)

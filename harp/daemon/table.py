@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of queues, port blocks and leases. It decides and remembers, without system calls.
+"""The table of queues, port blocks and leases. It makes no system calls.
 
-States of a queue: FREE -> RESERVED (a lease is in the making) -> LEASED -> RECOVERING (the lease is
-over; the kernel may still hold the old socket, and a forked child keeps it as long as it likes) ->
-FREE. Calls for a lease: reserve() -> activate() -> release(), or reserve() -> cancel() after a
-failure.
+States of a queue: FREE -> RESERVED (harpd prepares a lease) -> LEASED -> RECOVERING (the lease has
+ended, but the kernel or a forked child may still hold the AF_XDP socket) -> FREE. Calls for a
+lease: reserve() -> activate() -> release(), or reserve() -> cancel() after a failure.
 """
 
 import errno
@@ -17,15 +16,15 @@ from harp.daemon.ports import Block, PortBlocks
 
 QUEUE_ANY = 0xFFFFFFFF
 MISMATCHES_MIN, FLOWS_MIN = 64, 8  # evidence of one_queue()
-REMOVED = "NIC was removed"  # a mark: the lease has no queue any more, whatever replaces the NIC
+REMOVED = "NIC was removed"  # a mark: the lease has no queue, even if the NIC's name returns
 
 
 class RefusedError(Exception):
-    """A refused request: an errno and one line for people. passes: a later try may succeed."""
+    """A refused request: an errno and one line of text. is_temporary: a retry may succeed."""
 
     def __init__(self, error: int, why: str) -> None:
         super().__init__(why)
-        self.error, self.why, self.passes = error, why, False
+        self.error, self.why, self.is_temporary = error, why, False
 
     def __str__(self) -> str:
         return f"{self.why} ({os.strerror(self.error)})"
@@ -40,7 +39,7 @@ class QueueState(Enum):
 
 @dataclass(frozen=True)
 class Owner:
-    """A process; the start time distinguishes it from a later one of the same number."""
+    """A process; the start time distinguishes it from a later one with the same pid."""
 
     pid: int
     start_ticks: int
@@ -49,42 +48,42 @@ class Owner:
 
 @dataclass
 class Lease:
-    """A leased instance, or a whole leased DPDK port. since_s: seconds of the epoch."""
+    """A lease of a queue, or of a DPDK port. since_s: seconds since the epoch."""
 
     lease_id: int
     owner: Owner
     ifname: str
     ifindex: int
     queue: int
-    ports: Block | None  # None: a DPDK port's, whose holder has all ports
+    ports: Block | None  # None: a DPDK port's lease, which has all TCP and UDP ports
     label: str
     since_s: float
     frame_count: int = 0
     frame_size: int = 0
     frames: tuple[int, int] = (0, 0)  # device and inode of its frame memory
     active: bool = False
-    # A DPDK port's device, and its holder's number of queues; ifindex and queue are 0 then.
+    # For a DPDK port: its device and the number of queues. ifindex and queue are 0.
     device: str = ""
     queues: int = 1
-    # Events of the NIC since the lease: "down", "removed" ... for status; empty: none.
+    # Events of the NIC since the lease, for status: "NIC is down", REMOVED ...
     marks: list[str] = field(default_factory=list)
 
     @property
     def block(self) -> Block:
-        assert self.ports is not None, "a DPDK port's lease has none of its own"
+        assert self.ports is not None, "a DPDK port's lease has no block"
         return self.ports
 
     @property
     def what(self) -> str:
         return f"DPDK port {self.ifname}" if self.device else f"{self.ifname} queue {self.queue}"
 
-    def mark(self, word: str) -> None:
-        if word not in self.marks:
-            self.marks.append(word)
+    def mark(self, event: str) -> None:
+        if event not in self.marks:
+            self.marks.append(event)
 
-    def unmark(self, word: str) -> None:
-        if word in self.marks:
-            self.marks.remove(word)
+    def unmark(self, event: str) -> None:
+        if event in self.marks:
+            self.marks.remove(event)
 
 
 @dataclass
@@ -94,10 +93,10 @@ class NicTable:
     ifname: str
     ifindex: int
     ports: PortBlocks
-    queues: dict[int, QueueState]  # recovering ones: first the one that was not tried for longest
+    queues: dict[int, QueueState]  # RECOVERING ones in the order in which they were released
     # Queues that harp.toml removed: not leased again.
     withdrawn: set[int] = field(default_factory=set)
-    # The only queue that packets reach, and the evidence; None: all, as far as is known.
+    # The only queue that packets reach, and the evidence; None: all queues may receive packets.
     one_queue: int | None = None
     one_queue_why: str = ""
 
@@ -118,20 +117,20 @@ class NicTable:
         """Return the queues that harp.toml allows and that receive no packets."""
         return sorted(set(self.leasable) - set(self._reachable))
 
-    def choose(self, wanted: int) -> int:
+    def choose(self, requested: int) -> int:
         """Choose a queue for a new lease: the requested one, else a free one, else the recovering
-        one that was not tried for longest.
+        one that was released first.
         """
-        if wanted != QUEUE_ANY:
-            return self._wanted(wanted)
+        if requested != QUEUE_ANY:
+            return self._check_requested(requested)
         free = [queue for queue in self._reachable if self.queues[queue] is QueueState.FREE]
-        back = [
+        recovering = [
             queue
             for queue, state in self.queues.items()
             if state is QueueState.RECOVERING and queue in self._reachable
         ]
-        if free or back:
-            return (*free, *back)[0]
+        if free or recovering:
+            return (*free, *recovering)[0]
         if self.unreachable:
             raise RefusedError(errno.EBUSY, self.one_queue_why)
         raise RefusedError(
@@ -140,16 +139,17 @@ class NicTable:
             "the owners; give the NIC more queues or run fewer instances",
         )
 
-    def _wanted(self, queue: int) -> int:
+    def _check_requested(self, queue: int) -> int:
         state = self.queues.get(queue)
         if state is None or queue in self.withdrawn:
-            there = ", ".join(map(str, self.leasable)) or "none"
+            available = ", ".join(map(str, self.leasable)) or "none"
             raise RefusedError(
-                errno.EINVAL, f"{self.ifname}: harpd may not lease queue {queue}; it has {there}"
+                errno.EINVAL,
+                f"{self.ifname}: harpd may not lease queue {queue}; it has {available}",
             )
         if state in (QueueState.LEASED, QueueState.RESERVED):
             raise RefusedError(
-                errno.EBUSY, f"{self.ifname}: queue {queue} is leased; ask for any queue"
+                errno.EBUSY, f"{self.ifname}: queue {queue} is leased; request any queue"
             )
         if queue in self.unreachable:
             raise RefusedError(errno.EBUSY, self.one_queue_why)
@@ -157,7 +157,7 @@ class NicTable:
 
 
 class LeaseTable:
-    """All NICs and all leases. now_s is the caller's clock, which must be monotonic."""
+    """All NICs and leases. now_s: the caller's monotonic clock, in seconds."""
 
     def __init__(self, per_uid_max: int, new_id: Callable[[], int]) -> None:
         self.per_uid_max = per_uid_max
@@ -171,11 +171,11 @@ class LeaseTable:
         self.nics[nic.ifname] = nic
 
     def remove_nic(self, ifname: str) -> None:
-        """Remove a NIC. Its leases stay, without a queue, until their owners end."""
+        """Remove a NIC. Its leases stay in the table until their owners end."""
         self.nics.pop(ifname, None)
 
     def nic_of(self, lease: Lease) -> NicTable | None:
-        """Return the NIC of a lease, if it is still the same one."""
+        """Return the NIC of a lease; None if it was removed or replaced."""
         nic = self.nics.get(lease.ifname)
         same = nic is not None and nic.ifindex == lease.ifindex and REMOVED not in lease.marks
         return nic if same else None
@@ -192,7 +192,7 @@ class LeaseTable:
         self,
         owner: Owner,
         ifname: str,
-        wanted: int,
+        requested: int,
         label: str,
         *,
         now_s: float,
@@ -202,10 +202,10 @@ class LeaseTable:
     ) -> Lease:
         """Reserve a queue and a block of ports; RefusedError with the reason.
 
-        in_use: ports of the kernel's sockets. held: queues of the user's former leases that some
+        in_use: ports of the kernel's sockets. held: queues of the user's ended leases that a
         process still holds.
         """
-        nic, queue = self.choose(owner, ifname, wanted, now_s=now_s, held=held)
+        nic, queue = self.choose(owner, ifname, requested, now_s=now_s, held=held)
         block = nic.ports.take(now_s, in_use)
         if block is None:
             raise RefusedError(errno.EBUSY, self._no_ports(nic, now_s))
@@ -217,21 +217,19 @@ class LeaseTable:
         return lease
 
     def choose(
-        self, owner: Owner, ifname: str, wanted: int, *, now_s: float, held: int = 0
+        self, owner: Owner, ifname: str, requested: int, *, now_s: float, held: int = 0
     ) -> tuple[NicTable, int]:
-        """Return the NIC and the queue that reserve() would take now; RefusedError. Reserves
-        nothing, and does not ask the kernel.
-        """
+        """Return the NIC and the queue that reserve() would take now; RefusedError."""
         nic = self.nics.get(ifname)
         if nic is None:
-            there = ", ".join(sorted(self.nics)) or "none"
+            available = ", ".join(sorted(self.nics)) or "none"
             raise RefusedError(
-                errno.ENODEV, f"harpd has no interface {ifname}; it has: {there}; see harp.toml"
+                errno.ENODEV, f"harpd has no interface {ifname}; it has: {available}; see harp.toml"
             )
         if owner.uid != 0:
             self._check_count(owner.uid, held)
             self._check_ports(owner.uid, nic, now_s)
-        return nic, nic.choose(wanted)
+        return nic, nic.choose(requested)
 
     def reserve_port(
         self,
@@ -244,7 +242,7 @@ class LeaseTable:
         since_s: float,
         held: int = 0,
     ) -> Lease:
-        """Reserve a DPDK port, whole; RefusedError with the reason. held as above."""
+        """Reserve a DPDK port; RefusedError with the reason. held: as for reserve()."""
         if owner.uid != 0:
             self._check_count(owner.uid, held)
         holder = self.holder(name, device)
@@ -252,7 +250,7 @@ class LeaseTable:
             raise RefusedError(
                 errno.EBUSY,
                 f"DPDK port {name} is leased to process {holder.owner.pid} ({holder.label}) of "
-                f"user {holder.owner.uid}, and has one owner at a time; end that job, or name "
+                f"user {holder.owner.uid}; a port has one owner at a time; end that job, or name "
                 "another port",
             )
         lease = Lease(self._fresh_id(), owner, name, 0, 0, None, label, since_s=since_s)
@@ -261,7 +259,7 @@ class LeaseTable:
         return lease
 
     def holder(self, name: str, device: str) -> Lease | None:
-        """Return the holder of a DPDK port, by its name, or by its device under another name."""
+        """Return the lease of a DPDK port of this name, or of the same device under another name."""
         stem = device.partition(",")[0]
         for lease in self.leases.values():
             if lease.device and (lease.ifname == name or lease.device.partition(",")[0] == stem):
@@ -269,17 +267,17 @@ class LeaseTable:
         return None
 
     def _check_count(self, uid: int, held: int) -> None:
-        mine = self.of_uid(uid)
-        if mine + held >= self.per_uid_max:
-            also = f" and {held} queues that forked processes still hold" if held else ""
+        count = self.of_uid(uid)
+        if count + held >= self.per_uid_max:
+            forked = f" and {held} queues that forked processes still hold" if held else ""
             raise RefusedError(
                 errno.EDQUOT,
-                f"user {uid} has {mine} leases{also}, and {self.per_uid_max} is the limit; end a "
-                "job or raise leases_per_uid in harp.toml",
+                f"user {uid} has {count} leases{forked}, and {self.per_uid_max} is the limit; end "
+                "a job or raise leases_per_uid in harp.toml",
             )
 
     def _check_ports(self, uid: int, nic: NicTable, now_s: float) -> None:
-        if nic.ports.used_up(uid, len(nic.leasable), now_s):
+        if nic.ports.is_exhausted_by(uid, len(nic.leasable), now_s):
             raise RefusedError(
                 errno.EBUSY,
                 f"user {uid} has had too many leases in a short time: "
@@ -288,8 +286,8 @@ class LeaseTable:
 
     @staticmethod
     def _no_ports(nic: NicTable, now_s: float) -> str:
-        soon = nic.ports.free_in_s(now_s)
-        wait = f"; the next rests {soon:.0f} s more" if soon is not None else ""
+        free_s = nic.ports.free_in_s(now_s)
+        wait = f"; the next quarantine ends in {free_s:.0f} s" if free_s is not None else ""
         return (
             f"{nic.ifname}: no free block of {nic.ports.size} ports in {nic.ports.span}{wait}; "
             "widen the port range in harp.toml"
@@ -302,7 +300,7 @@ class LeaseTable:
                 return lease_id
 
     def activate(self, lease: Lease) -> None:
-        """The lease was made and handed over."""
+        """Mark a lease as granted, and its queue as leased."""
         nic = self.nic_of(lease)
         lease.active = True
         if nic is not None:
@@ -312,14 +310,14 @@ class LeaseTable:
         self._end(lease, now_s, quarantine=False)
 
     def release(self, lease: Lease, now_s: float) -> None:
-        """The owner returned the lease or is dead: quarantine the ports, recover the queue."""
+        """End a lease: quarantine its ports, and recover its queue."""
         self._end(lease, now_s, quarantine=True)
 
     def _end(self, lease: Lease, now_s: float, quarantine: bool) -> None:
         del self.leases[lease.lease_id]
         nic = self.nic_of(lease)
         if nic is not None:
-            # At the end of the order in which choose() tries recovering queues.
+            # Reinsert it at the end, because choose() takes the first recovering queue.
             del nic.queues[lease.queue]
             nic.queues[lease.queue] = QueueState.RECOVERING
             nic.ports.give_back(lease.block, now_s, quarantine, lease.owner.uid)
@@ -345,7 +343,7 @@ class LeaseTable:
         return True
 
     def recovered(self, ifname: str, queue: int) -> bool:
-        """The kernel has released the queue; False if another lease has, or gets, it already."""
+        """Mark a queue free that the kernel released; False if it has a lease again."""
         nic = self.nics.get(ifname)
         if nic is None or nic.queues.get(queue) is not QueueState.RECOVERING:
             return False
@@ -354,19 +352,19 @@ class LeaseTable:
 
 
 # --------------------------------------------------------------------------------------------------
-# Some NICs and clouds put all of HARP's packets on one queue, whatever ethtool says. A stack on
-# another queue receives nothing, so its lease is useless. harpd concludes that from the XDP
-# program's counters, conservatively: many packets of several flows were dropped because they were
-# another queue's, they were replies, and no packet of HARP's came to a second queue. One such
-# packet reverts the conclusion.
+# Some NICs and clouds deliver all of HARP's packets to one queue, although ethtool shows several. A
+# stack on another queue then receives nothing, so its lease is useless. harpd concludes this from
+# the XDP program's counters: many replies of several flows were dropped because their ports belong
+# to another queue, and no packet for HARP arrived on a second queue. One such packet reverts the
+# conclusion.
 #
-# Only TCP segments with the ACK bit count, because they answer what a stack here has sent. A SYN or
-# a UDP packet, which any host can send to a listening port, is no evidence. The XDP program does
-# not check sequence numbers: docs/security.md says what a host that forges replies can cause.
+# Only TCP segments with the ACK bit count, because they answer what a stack here has sent. Any host
+# can send a SYN or a UDP packet to a listening port. The XDP program does not check sequence
+# numbers: docs/security.md says what a host that forges replies can cause.
 #
 @dataclass(frozen=True)
 class OneQueue:
-    """All packets arrive on this queue; with the counters."""
+    """The only queue on which packets arrive, with the counters that show it."""
 
     queue: int
     mismatches: int
@@ -376,15 +374,15 @@ class OneQueue:
         """Return one line: evidence and remedy."""
         return (
             f"{ifname}: the NIC puts all of HARP's packets on queue {self.queue} "
-            f"({self.mismatches} answers to {self.flows} flows or more of other queues were "
-            "dropped there and none came elsewhere), so a stack on another queue receives nothing; "
-            f"let it spread TCP (`ethtool -x {ifname}`, then -X or -L), or set "
+            f"({self.mismatches} replies to at least {self.flows} flows of other queues were "
+            "dropped there, and no other queue had packets), so a stack on another queue receives "
+            f"nothing; let it spread TCP (`ethtool -x {ifname}`, then -X or -L), or set "
             f'lease_queues = "{self.queue}" in harp.toml'
         )
 
 
 def one_queue(arrivals: Sequence[tuple[int, int, int]]) -> OneQueue | None:
-    """Evaluate the XDP program's arrivals() of all queues: None without enough evidence."""
+    """Evaluate the XDP program's arrivals() of all queues; None without enough evidence."""
     used = [queue for queue, (packets, _, _) in enumerate(arrivals) if packets]
     if len(arrivals) < 2 or len(used) != 1:
         return None

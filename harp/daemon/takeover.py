@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes over from the previous harpd: state, leases of living owners, quarantined ports, pins. For
-`harpctl stop`, it cleans up after a harpd that died.
+"""Takes over from the previous harpd: state, leases of living owners, quarantined ports, pins.
+
+`harpctl stop` uses clean() after a harpd that died.
 """
 
 import logging
@@ -8,7 +9,6 @@ import os
 import stat
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from harp.daemon import peer, rundir
 from harp.daemon.kernel import Kernel
@@ -25,7 +25,7 @@ Unpin = Callable[[str], bool]
 
 
 def read_state(file: StateFile) -> State:
-    """Return the previous state; an empty one, with a message, if it can't be read."""
+    """Return the previous state; if it can't be read, log that and return an empty one."""
     try:
         state = file.read()
     except OSError as error:
@@ -41,8 +41,8 @@ def read_state(file: StateFile) -> State:
 
 
 class Takeover:
-    """Leases of the previous harpd until they are adopted or over. stranded: of jobs that depend on
-    a program which this harpd can't adopt.
+    """Leases of the previous harpd until they are adopted or ended. After adopt(), stranded has the
+    leases of jobs that depend on an XDP program which this harpd can't adopt.
     """
 
     def __init__(self, before: State) -> None:
@@ -50,11 +50,15 @@ class Takeover:
         self.stranded: list[Lease] = [lease for lease in before.leases if lease.active]
 
     def users(self, ifname: str, ifindex: int) -> list[int]:
-        """Return living owners of unadopted leases on one NIC; forget the dead."""
-        self.stranded = [lease for lease in self.stranded if peer.lives(lease.owner)]
-        here = (ifname, ifindex)
-        found = {each.owner.pid for each in self.stranded if (each.ifname, each.ifindex) == here}
-        return sorted(found)
+        """Return living owners of leases on one NIC that are not adopted; remove other leases."""
+        self.stranded = [lease for lease in self.stranded if peer.is_alive(lease.owner)]
+        return sorted(
+            {
+                lease.owner.pid
+                for lease in self.stranded
+                if (lease.ifname, lease.ifindex) == (ifname, ifindex)
+            }
+        )
 
     def continue_quarantines(self, leasing: Leasing, quarantine_s: float) -> None:
         now_s, wall_s = leasing.now_s(), time.time()
@@ -66,22 +70,22 @@ class Takeover:
                     table.ports.continue_quarantine(Block(first, last), now_s + left_s)
 
     def adopt(self, leasing: Leasing, quarantine_s: float) -> None:
-        """Adopt or end each lease; after that the maps contain nothing else."""
+        """Adopt or end each lease, and remove everything else from the maps."""
         for lease in self._before.leases:
             if not lease.active:
                 continue
-            if leasing.nics.waits(lease):
-                log.warning("%s: process %d continues unattended", lease.ifname, lease.owner.pid)
+            if leasing.nics.has_foreign_pins(lease):
+                log.warning("%s: process %d continues without harpd", lease.ifname, lease.owner.pid)
                 leasing.frames.leave(lease.frames)
                 continue
             self._adopt_one(lease, leasing, quarantine_s)
-        leasing.adopted()
+        leasing.finish_adoption()
         for nic in leasing.nics.all.values():
             leasing.nics.mark_adopted(nic)
             leasing.nics.clean_maps(nic)
 
     def _adopt_one(self, lease: Lease, leasing: Leasing, quarantine_s: float) -> None:
-        if lease in self.stranded:  # not if its owner was found dead
+        if lease in self.stranded:  # users() removes those of dead owners
             self.stranded.remove(lease)
         why = leasing.adopt(lease)
         if not why:
@@ -90,7 +94,7 @@ class Takeover:
                 lease.lease_id, lease.owner.pid, lease.what,
             )  # fmt: skip
             return
-        log.warning("lease %016x of %s is over: %s", lease.lease_id, lease.ifname, why)
+        log.warning("lease %016x of %s has ended: %s", lease.lease_id, lease.ifname, why)
         table = leasing.table.nics.get(lease.ifname)
         if table and lease.ports and quarantine_s > 0:
             table.ports.continue_quarantine(lease.ports, leasing.now_s() + quarantine_s)
@@ -98,13 +102,9 @@ class Takeover:
 
 def clean_pins(settings: Settings, kernel: Kernel, leasing: Leasing) -> None:
     """Remove pins of interfaces that are no longer in harp.toml."""
-
-    def ours(path: Path) -> bool:
-        nic = leasing.nics.all.get(path.name)
-        return nic is not None and (nic.steering is not None or nic.keep_pins)
-
     for path in rundir.pinned(settings.pins_dir):
-        if ours(path):
+        nic = leasing.nics.all.get(path.name)
+        if nic is not None and (nic.steering is not None or nic.keep_pins):
             continue
         try:
             if kernel.unpin(path):
@@ -137,26 +137,25 @@ def _clean(settings: Settings, preparation: Preparation, unpin: Unpin, force: bo
     file = StateFile(settings.run_dir)
     file.remove_temporary()
     state = file.read()
-    living = [lease for lease in state.leases if lease.active and peer.lives(lease.owner)]
+    living = [lease for lease in state.leases if lease.active and peer.is_alive(lease.owner)]
     if living and not force:
         owners = ", ".join(
-            f"process {each.owner.pid} ({each.label}) on {each.ifname} queue {each.queue}"
-            for each in living
+            f"process {lease.owner.pid} ({lease.label}) on {lease.what}" for lease in living
         )
         raise HarpError(
-            f"no harpd runs, and jobs do, without it: {owners}; `harpctl start` takes them over "
-            "again; end them, or use --force, which cuts their connections",
+            f"no harpd runs, but jobs with leases do: {owners}; start harpd (`harpctl start`), end "
+            "the jobs, or use --force, which cuts their connections",
             Exit.RUNNING,
         )
     done = _unpin(settings, unpin)
     if state.undo:
         _restore(preparation, state, file)
         done.append(
-            f"part of what harpd had changed stays as it is, and in {file.path} for the next try"
+            f"some changes of NICs and ports are not restored; {file.path} has them for a retry"
             if state.undo
-            else "restored what harpd had changed of NICs and ports"
+            else "restored the settings of NICs and ports that harpd had changed"
         )
-    if _stale_socket(settings):
+    if _has_stale_socket(settings):
         settings.socket_path.unlink()
         done.append(f"removed {settings.socket_path}")
     if not state.undo and file.path.exists():
@@ -166,9 +165,9 @@ def _clean(settings: Settings, preparation: Preparation, unpin: Unpin, force: bo
 
 
 def _unpin(settings: Settings, unpin: Unpin) -> list[str]:
-    """Remove the XDP programs by removing their pins."""
+    """Remove the XDP programs by removing their pins; return a line for each action."""
     pins = settings.pins_dir
-    done = [
+    lines = [
         f"removed the XDP program of {path.name}"
         for path in rundir.pinned(pins)
         if unpin(str(path))
@@ -176,8 +175,8 @@ def _unpin(settings: Settings, unpin: Unpin) -> list[str]:
     mounted = pins.is_dir()
     rundir.unmount(pins)
     if mounted and not pins.exists():
-        done.append(f"unmounted {pins}")
-    return done
+        lines.append(f"unmounted {pins}")
+    return lines
 
 
 def _restore(preparation: Preparation, state: State, file: StateFile) -> None:
@@ -190,9 +189,9 @@ def _restore(preparation: Preparation, state: State, file: StateFile) -> None:
     preparation.restore(state.undo, record)
 
 
-def _stale_socket(settings: Settings) -> bool:
+def _has_stale_socket(settings: Settings) -> bool:
     try:
-        found = settings.socket_path.lstat()
+        status = settings.socket_path.lstat()
     except FileNotFoundError:
         return False
-    return stat.S_ISSOCK(found.st_mode) and found.st_uid in (0, os.geteuid())
+    return stat.S_ISSOCK(status.st_mode) and status.st_uid in (0, os.geteuid())

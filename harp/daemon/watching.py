@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Notifies jobs of other network namespaces of changes: link, addresses, routes and neighbors.
 
-Such a job has no socket on which the kernel of the NIC's namespace would answer (docs/security.md).
-It sends WATCH once for each lease and connection, and gets all changes from then on. It sends
-NEIGHBORS for next hops, at most NEIGHBORS_LEASE_MAX per lease, and ROUTE for one destination.
+Such a job can't ask the kernel about the NIC's network namespace (docs/security.md). It sends WATCH
+once for each lease and connection, and then gets all changes. It sends NEIGHBORS for next hops, at
+most NEIGHBORS_LEASE_MAX per lease, and ROUTE for one destination.
 
-Limits. Untaken changes are kept as the difference between what the client got and the present
-state: one network and NEIGHBORS_LEASE_MAX neighbors. One worker asks the kernel, one request at a
-time, so that leases find the other workers. An interface is read at most READS_PER_S times a
-second, for all its watches together. New neighbors use entries of a table that the host shares: a
-user may add NEIGHBORS_PER_S a second. Messages are limited as all are (server.py).
+Limits:
+
+- Pending changes are stored as the difference between the state that the client has and the current
+  one: one network and NEIGHBORS_LEASE_MAX neighbors.
+- One worker queries the kernel, one request at a time, so that other workers are free for leases.
+- harpd reads an interface at most READS_PER_S times a second, for all its watches together.
+- A user may add NEIGHBORS_PER_S neighbors a second, because the host's table is shared.
+- The rate of messages is limited for all clients (server.py).
 """
 
 import asyncio
@@ -35,14 +38,13 @@ T = TypeVar("T")
 READS_PER_S = 10.0
 NEIGHBORS_PER_S, NEIGHBORS_BURST = 50.0, 512.0
 RESOLVE_BATCH = 128
-Place = tuple[int, bytes]  # an interface's index, and 16 bytes of a neighbor's address
+NeighborKey = tuple[int, bytes]  # an interface's index, and a neighbor's address in 16 bytes
 
 
 @dataclass(eq=False)
 class _Watch:
-    """The watch of one lease. known: whether the interface was read, which WATCH waits for.
-    neighbors: the MAC address that the job got, None: nothing yet; the latest requests are at the
-    end.
+    """The watch of one lease. known: set when the interface was read, for which WATCH waits.
+    neighbors: the MAC address that the job has, None: not known; in the order of its requests.
     """
 
     client: Client
@@ -56,12 +58,12 @@ class _Watch:
 
 @dataclass(eq=False)
 class _Network:
-    """A watched interface. found: its last state; wanted: it must be read again."""
+    """A watched interface. state: when it was last read; stale: it must be read again."""
 
     watches: set[_Watch] = field(default_factory=set)
-    found: bytes = b""
-    wanted: bool = False
-    reading: bool = False  # or it was read a moment ago
+    state: bytes = b""
+    stale: bool = False
+    reading: bool = False  # a task reads it, or waits for READS_PER_S
 
 
 class Watching:
@@ -69,26 +71,26 @@ class Watching:
 
     def __init__(self, loop: Loop, kernel: Kernel, leasing: Leasing) -> None:
         self._loop, self._kernel, self._leasing = loop, kernel, leasing
-        self._worker = asyncio.Lock()  # its holder asks the kernel
+        self._worker = asyncio.Lock()  # its holder queries the kernel
         self._monitor: NetworkMonitor | None = None
         self._watches: dict[int, _Watch] = {}  # by lease
         self._of_client: dict[Client, _Watch] = {}
         self._networks: dict[int, _Network] = {}  # by interface
-        self._of_neighbor: dict[Place, set[_Watch]] = {}
-        self._resolve: dict[Place, None] = {}  # the kernel must be asked
+        self._of_neighbor: dict[NeighborKey, set[_Watch]] = {}
+        self._resolve: dict[NeighborKey, None] = {}  # to request from the kernel
         self._resolving: NetworkMonitor | None = None
         self._new_neighbors = Buckets(NEIGHBORS_PER_S, NEIGHBORS_BURST)
-        leasing.ended = self._ended
+        leasing.on_end = self._lease_ended
 
-    # ---- what jobs ask ----
+    # ---- requests of jobs ----
 
     async def watch(self, client: Client, serial: int, lease_id: int) -> bytes:
         """Handle WATCH, which waits until the interface was read; RefusedError."""
         lease = self._lease(client, lease_id)
-        elsewhere = self._watches.get(lease_id)
+        previous = self._watches.get(lease_id)
         self._client_closed(client)
-        if elsewhere is not None and elsewhere.client is not client:
-            elsewhere.client.close("")
+        if previous is not None and previous.client is not client:
+            previous.client.close("")
         self._open()
         watch = _Watch(client, lease, lease.ifindex)
         self._watches[lease_id] = self._of_client[client] = watch
@@ -98,7 +100,7 @@ class Watching:
         await watch.known.wait()
         if self._of_client.get(client) is not watch:
             raise RefusedError(errno.ENOENT, f"lease {lease_id:016x} has ended")
-        watch.network = self._networks[watch.ifindex].found
+        watch.network = self._networks[watch.ifindex].state
         client.next_notification = lambda: self._next_notification(watch)
         return pack(Kind.NETWORK, serial, LeaseId(lease_id), watch.network)
 
@@ -106,25 +108,25 @@ class Watching:
         """Handle NEIGHBORS of a job; RefusedError."""
         watch = self._of_client.get(client)
         if watch is None:
-            raise RefusedError(errno.ENOENT, "neighbors are of a lease: WATCH comes first")
-        for each in entries:
-            if each.flags & WANTED and _is_unicast(each.addr):
-                self._wanted(watch, each.addr)
-            known = watch.neighbors.get(each.addr)
-            if each.flags & CONFIRMED and known and self._monitor is not None:
-                self._monitor.confirm(watch.lease.ifindex, each.addr)
+            raise RefusedError(errno.ENOENT, "NEIGHBORS needs a watched lease; send WATCH first")
+        for neighbor in entries:
+            if neighbor.flags & WANTED and _is_unicast(neighbor.addr):
+                self._request_neighbor(watch, neighbor.addr)
+            known = watch.neighbors.get(neighbor.addr)
+            if neighbor.flags & CONFIRMED and known and self._monitor is not None:
+                self._monitor.confirm(watch.lease.ifindex, neighbor.addr)
 
     async def route(self, client: Client, lease_id: int, dst: bytes) -> bytes:
         """Handle ROUTE; RefusedError."""
         ifindex = self._lease(client, lease_id).ifindex
         try:
-            return await self._ask_kernel(lambda: self._kernel.route(ifindex, dst))
+            return await self._query_kernel(lambda: self._kernel.route(ifindex, dst))
         except OSError as error:
             why = f"the route can't be looked up: {error}"
             raise RefusedError(errno.EIO, why) from error
 
-    async def _ask_kernel(self, request: Callable[[], T]) -> T:
-        """Run a request in a worker, after the previous ones: they occupy at most one."""
+    async def _query_kernel(self, request: Callable[[], T]) -> T:
+        """Run a request in a worker, one at a time."""
         async with self._worker:
             return await self._loop.work(request)
 
@@ -137,12 +139,12 @@ class Watching:
             )
         return lease
 
-    def _wanted(self, watch: _Watch, addr: bytes) -> None:
+    def _request_neighbor(self, watch: _Watch, addr: bytes) -> None:
         neighbor = (watch.lease.ifindex, addr)
         if addr in watch.neighbors:
             del watch.neighbors[addr]
         else:
-            # The job asks again, as for any neighbor that stays unknown.
+            # Over the limit do nothing: the job repeats the request.
             if self._new_neighbors.take(watch.lease.owner.uid, self._loop.time()) > 0:
                 return
             if len(watch.neighbors) >= NEIGHBORS_LEASE_MAX:
@@ -183,7 +185,7 @@ class Watching:
         if not self._watches:
             self.close()
 
-    def _ended(self, lease: Lease) -> None:
+    def _lease_ended(self, lease: Lease) -> None:
         watch = self._watches.get(lease.lease_id)
         if watch is not None:
             self._drop(watch)
@@ -204,7 +206,7 @@ class Watching:
         if monitor is None:
             return
         self._loop.remove_reader(monitor)
-        if self._resolving is not monitor:  # else _resolve_batch() closes it
+        if self._resolving is not monitor:  # _resolve_batch() closes that one
             monitor.close()
 
     def _readable(self) -> None:
@@ -244,12 +246,12 @@ class Watching:
         for neighbor in batch:
             del self._resolve[neighbor]
         try:
-            await self._ask_kernel(lambda: monitor.resolve(batch))
-        except OSError as error:  # the jobs ask again
+            await self._query_kernel(lambda: monitor.resolve(batch))
+        except OSError as error:  # the jobs repeat their requests
             log.debug("asking the kernel for neighbors: %s", error)
         finally:
             self._resolving = None
-            # Not before: the worker must not find another descriptor under the monitor's number.
+            # The worker used the descriptor until now.
             if self._monitor is not monitor:
                 monitor.close()
         self._resolve_next()
@@ -258,38 +260,38 @@ class Watching:
 
     def _read(self, ifindex: int) -> None:
         network = self._networks[ifindex]
-        network.wanted = True
+        network.stale = True
         if not network.reading:
             network.reading = True
             self._loop.spawn(self._read_network(ifindex, network))
 
     async def _read_network(self, ifindex: int, network: _Network) -> None:
-        while network.wanted and self._networks.get(ifindex) is network:
-            network.wanted = False
+        while network.stale and self._networks.get(ifindex) is network:
+            network.stale = False
             try:
-                network.found = await self._ask_kernel(lambda: self._kernel.network(ifindex))
-            except OSError as error:  # the tables change faster than they can be read
+                network.state = await self._query_kernel(lambda: self._kernel.network(ifindex))
+            except OSError as error:  # the tables change while they are read
                 log.debug("interface %d: %s", ifindex, error)
-                network.wanted = True
-            for watch in list(network.watches) if network.found else ():
+                network.stale = True
+            for watch in list(network.watches) if network.state else ():
                 watch.known.set()
                 watch.client.notify()
             await asyncio.sleep(1 / READS_PER_S)
         network.reading = False
 
     def _next_notification(self, watch: _Watch) -> bytes | None:
-        """Return the next message for a client that has taken all previous ones."""
+        """Return the next notification; None if the client has the current state."""
         network = self._networks[watch.ifindex]
-        if watch.network != network.found:
-            watch.network = network.found
+        if watch.network != network.state:
+            watch.network = network.state
             return pack(Kind.NETWORK, 0, LeaseId(watch.lease.lease_id), watch.network)
         if not watch.changed:
             return None
-        some = list(watch.changed.items())[:NEIGHBORS_MAX]
-        for addr, mac in some:
+        batch = list(watch.changed.items())[:NEIGHBORS_MAX]
+        for addr, mac in batch:
             del watch.changed[addr]
             watch.neighbors[addr] = mac
-        return pack_neighbors(0, [Neighbor(addr, mac, KNOWN if mac else 0) for addr, mac in some])
+        return pack_neighbors(0, [Neighbor(addr, mac, KNOWN if mac else 0) for addr, mac in batch])
 
 
 def _is_unicast(raw: bytes) -> bool:

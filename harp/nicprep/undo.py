@@ -61,7 +61,7 @@ class Entry:
         return f"{self.target} {KINDS[self.kind].title}"
 
     @property
-    def restorable(self) -> bool:
+    def is_restorable(self) -> bool:
         """Tell whether this version can restore it: another one may have written it."""
         needed = {"ports"} if self.kind == PORTS_KIND else set()
         complete = needed <= self.before.keys() <= self.ours.keys()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from harp import _host, _page
 from harp.config import DpdkConfig
-from harp.daemon.kernel import Hardware, Kernel, Made, PortFacts
+from harp.daemon.kernel import Hardware, Kernel, LeaseFds, PortFacts
 from harp.daemon.messages import Request
 from harp.daemon.netlink import Address, Changes, Link
 from harp.daemon.ports import Block
@@ -146,14 +146,14 @@ class FakeKernel(Kernel):
         self.pinned: dict[str, FakeSteering] = {}
         self.steerings: list[FakeSteering] = []
         self.busy_queues: set[tuple[str, int]] = set()
-        self.queues_made: list[Made] = []
+        self.queues_made: list[LeaseFds] = []
         self.ports: frozenset[int] = frozenset()  # local ports of the kernel's sockets
         self.port_reads = 0
         self.attach_error: OSError | None = None
         self.make_error: OSError | None = None
         self.unpinned: list[str] = []
         self.port_problems: dict[str, str] = {}  # of DPDK ports, by name
-        self.pages_made: list[Made] = []
+        self.pages_made: list[LeaseFds] = []
         self.monitors: list[FakeMonitor] = []
         self.network_byte = b"a"  # fills the answer of network()
         self.reads: list[int] = []
@@ -207,7 +207,7 @@ class FakeKernel(Kernel):
         self.port_reads += 1
         return self.ports
 
-    def make(self, request: Request, _flows: int) -> Made:
+    def make(self, request: Request, _flows: int) -> LeaseFds:
         self.making.set()
         assert self.may_make.wait(20)
         if self.make_error is not None:
@@ -221,7 +221,7 @@ class FakeKernel(Kernel):
             -1, -1, nic.ifindex, request.queue, 2048, request.frame_count, 2048, nic.mtu_bytes, 0,
             17, False, nic.mac,
         )  # fmt: skip
-        made = Made(fds, 4096, queue)
+        made = LeaseFds(fds, 4096, queue)
         self.queues_made.append(made)
         self.busy_queues.add(key)
         return made
@@ -229,12 +229,12 @@ class FakeKernel(Kernel):
     def port(self, port: DpdkConfig) -> PortFacts:
         return PortFacts(self.port_problems.get(port.port, ""), numa_node=1, pci_path="/sys/x")
 
-    def pages(self, count: int, _flows: int) -> Made:
+    def pages(self, count: int, _flows: int) -> LeaseFds:
         self.making.set()
         assert self.may_make.wait(20)
         if self.make_error is not None:
             raise self.make_error
-        made = Made([os.memfd_create(f"fake-page-{n}") for n in range(count)], 4096)
+        made = LeaseFds([os.memfd_create(f"fake-page-{n}") for n in range(count)], 4096)
         self.pages_made.append(made)
         return made
 
@@ -252,5 +252,5 @@ class FakeKernel(Kernel):
         self.monitors.append(FakeMonitor())
         return self.monitors[-1]
 
-    def queue_free(self, ifname: str, queue: int) -> bool:
+    def is_queue_free(self, ifname: str, queue: int) -> bool:
         return (ifname, queue) not in self.busy_queues

@@ -108,7 +108,7 @@ def test_users_that_may_not_lease_see_no_statistics(start: Start, settings: Sett
             return refusal(client.query, "stats").why
 
     assert in_child(ask, NOBODY) == (
-        f"user {NOBODY} may not have leases, nor see others' instances"
+        f"user {NOBODY} may neither have leases nor see instances of other users"
     )
 
 

@@ -75,7 +75,7 @@ def test_changes_that_cannot_be_restored_stay_in_the_state(settings: Settings) -
     machine = Machine(stays=changes("y"))
     file = dead_harpd(settings, undo=changes("x", "y"))
     messages = clean(settings, machine, machine.unpin, force=False)
-    assert f"part of what harpd had changed stays as it is, and in {file.path}" in messages[2]
+    assert f"some changes of NICs and ports are not restored; {file.path}" in messages[2]
     assert file.read().undo == changes("y")
     machine.stays = Undo()
     clean(settings, machine, machine.unpin, force=False)

@@ -240,7 +240,7 @@ def test_harpctl_rejects_a_harpd_of_another_user(run_dir: Path) -> None:
     """Root's harpctl would trust its answers."""
     path = run_dir / "harpd.sock"
     with listener(path, 1, uid=NOBODY) as listening:
-        why = f"user {NOBODY} listens there, and harpd must run as root or as this user"
+        why = f"user {NOBODY} listens on it, but harpd must run as root or as this user"
         with pytest.raises(HarpError, match=why) as caught:
             LeaseClient(path)
         assert caught.value.code == Exit.NOT_RUNNING

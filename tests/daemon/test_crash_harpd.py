@@ -163,7 +163,7 @@ def test_without_harpd_and_jobs_the_xdp_program_passes_all_packets(site: Site) -
     harpd.start()
     log = harpd.log_text()
     assert "which a dead harpd had left" in log
-    assert "is over: process" in log
+    assert "has ended: process" in log
     ssh.check_echo()
     # The ports of the lease are quarantined as if harpd had run.
     assert harpd.query("status")["nics"][0]["port_blocks_resting"] == 1
@@ -189,7 +189,7 @@ def test_stop_cleans_up_after_a_dead_harpd(site: Site) -> None:
     assert lines == [
         "no harpd runs; removed the XDP program of eth0",
         f"no harpd runs; unmounted {harpd.run_dir}/bpf",
-        "no harpd runs; restored what harpd had changed of NICs and ports",
+        "no harpd runs; restored the settings of NICs and ports that harpd had changed",
         f"no harpd runs; removed {harpd.socket}",
         f"no harpd runs; removed {harpd.run_dir}/state.json",
     ]

@@ -98,7 +98,7 @@ def no_group(daemon: HostDaemon) -> None:
 
 TROUBLES: dict[Callable[[HostDaemon], None], tuple[int, str]] = {
     no_inodes: (FAILURE, "No space left on device"),
-    read_only: (FAILURE, "can't be written to (read-only?)"),
+    read_only: (FAILURE, "can't be written (read-only?)"),
     file_for_directory: (FAILURE, "can't be made: File exists; set run_dir"),
     file_for_socket: (FAILURE, "exists and is not a socket; remove it"),
     link_for_socket: (FAILURE, "exists and is not a socket; remove it"),

@@ -165,7 +165,7 @@ def test_memory_that_is_hidden_in_another_process(harpd: HostDaemon, end: str) -
                 harpd.start()
                 assert harpd.query("instances")["instances"] == []
                 log = harpd.log_text()
-                assert "has neither open nor mapped what was its frame memory" in log
+                assert "has neither opened nor mapped the lease's frame memory" in log
                 job.go()
                 job.go()
                 assert job.join() == 0

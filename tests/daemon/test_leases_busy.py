@@ -13,7 +13,7 @@ from lease_client import LeaseClient
 from harp import _host
 from harp._host import Kind
 from harp.daemon import leasing
-from harp.daemon.kernel import Made
+from harp.daemon.kernel import LeaseFds
 from harp.daemon.loop import close_all
 from harp.daemon.messages import Request, pack, unpack
 
@@ -25,7 +25,7 @@ class SlowKernel(FakeKernel):
         super().__init__(queues)
         self.busy_count = 0
 
-    def make(self, request: Request, flows: int) -> Made:
+    def make(self, request: Request, flows: int) -> LeaseFds:
         try:
             return super().make(request, flows)
         except OSError as error:
@@ -98,7 +98,7 @@ def test_a_queue_of_another_program_is_refused(
         assert kernel.busy_count == 1
         send_request(client)
         assert receive_lease(client).queue == 1
-    message = "eth0 queue 0: an AF_XDP socket without a lease of harpd's owns the queue"
+    message = "eth0 queue 0: an AF_XDP socket without a lease of harpd owns the queue"
     harpd.until(lambda: message in caplog.text, "the message")
     assert "that it forked" not in caplog.text
 

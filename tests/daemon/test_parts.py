@@ -17,7 +17,7 @@ from programs import finished
 
 from harp._host import Kind
 from harp.daemon import notify, peer, rundir
-from harp.daemon.limits import Bucket, Buckets, MemoryRoom
+from harp.daemon.limits import Bucket, Buckets, MemoryBudget
 from harp.daemon.loop import WORKERS, Loop
 from harp.daemon.messages import (
     HEADER,
@@ -128,7 +128,7 @@ def test_buckets_of_idle_users_are_forgotten() -> None:
     buckets = Buckets(10, 5)
     for uid in range(5000):
         assert buckets.take(uid, uid * 1.0) == 0
-    assert len(buckets._each) < 1100
+    assert len(buckets._buckets) < 1100
 
 
 def test_memory_is_refused_before_the_kernel_kills_harpd(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_memory_is_refused_before_the_kernel_kills_harpd(tmp_path: Path) -> None
     limit, used = tmp_path / "memory.max", tmp_path / "memory.current"
     limit.write_text(f"{1 << 30}\n")
     used.write_text(f"{256 << 20}\n")
-    room = MemoryRoom(tmp_path)
+    room = MemoryBudget(tmp_path)
     with room.take(300 << 20):
         with pytest.raises(OSError, match="has 468 MiB left") as failure:
             room.take(300 << 20).__enter__()

@@ -264,7 +264,7 @@ def test_a_metrics_process_that_fails_is_restarted(
     with start_metrics(harpd, "import sys; sys.exit('no \\x1b')") as endpoint:
         harpd.until(lambda: len(starts) > 2, "a third attempt")
         assert len(endpoint._logged) == (2 if log_interval_s else 1), "expired lines are forgotten"
-    for text in (": no ?", " has ended; another one"):
+    for text in (": no ?", " has ended; harpd starts it again"):
         count = caplog.text.count(f"the process that serves /metrics{text}")
         assert count == 1 if log_interval_s else count > 1
 
@@ -307,7 +307,7 @@ def test_a_traceback_of_the_process_is_one_line_of_the_log(
     ("answer", "why"),
     [
         (pack(Kind.REFUSED, 1, Refused(errno.EPERM, "no")), "harpd refuses: no\n"),
-        (b"?", "harpd at its socket speaks another protocol: "),
+        (b"?", "harpd at its socket uses another protocol: "),
     ],
 )
 def test_a_process_without_welcome_ends_with_one_line(answer: bytes, why: str) -> None:
@@ -394,7 +394,7 @@ def test_the_metrics_process_cannot_lease(
         assert unpack(connection.recv(65536)).kind is Kind.WELCOME
         connection.send(message)
         assert connection.recv(65536) == b""
-    assert "is for jobs, and it is harpd's own process; its connection is closed" in caplog.text
+    assert "is for jobs, not for harpd's own process; its connection is closed" in caplog.text
 
 
 def test_a_metrics_process_that_cannot_be_started_is_started_later(

@@ -92,7 +92,7 @@ def test_leases_of_ended_processes_are_removed_at_the_next_start(
     kernel.busy_queues.discard(("eth0", 0))
     steering(first).ports[62000] = 3  # left by a harpd that died between two steps
     second = start(kernel)
-    assert "is over: process" in caplog.text
+    assert "has ended: process" in caplog.text
     assert set(steering(second).xsks) == {1}
     assert steering(second).ports == dict.fromkeys(range(61256, 61512), 1)
     assert queue_state(second, 0) is QueueState.FREE
@@ -169,7 +169,7 @@ def test_frames_of_a_job_that_continues_unattended_are_kept(
     second = start(first.kernel)
     second.daemon.loop._workers.shutdown(wait=True)
     second.call(lambda: None)  # after the results of the workers
-    assert f"process {pid} continues unattended" in caplog.text
+    assert f"process {pid} continues without harpd" in caplog.text
     assert os.pread(of_job, 5, 0) == b"frame"
     assert os.pread(of_no_lease, 5, 0) == bytes(5)
     for fd in (of_job, of_no_lease):
@@ -202,7 +202,7 @@ def test_a_program_that_cannot_be_replaced_continues(
     steering(first).native = True
     steering(first).failing = "replace"
     second = start(first.kernel)
-    assert "the one of an earlier harpd continues" in caplog.text
+    assert "the program of an earlier harpd continues" in caplog.text
     with second.client() as client:
         lease_once(client, "eth0")
 
@@ -250,7 +250,7 @@ def test_a_restart_that_would_lose_leases_is_refused(
         pid, pipe = holder(harpd.path)
         with (
             harpd.client() as client,
-            pytest.raises(RefusedByDaemonError, match=r"would lose 1 lease on .*; make room"),
+            pytest.raises(RefusedByDaemonError, match=r"would lose 1 lease on .*; free disk space"),
         ):
             client.query("restart")
         kill(pid, pipe)

@@ -84,7 +84,7 @@ def test_a_refusal_names_the_end_of_the_quarantine() -> None:
     leases.release(lease, 0)
     why = refusal(leases)
     assert why.error == errno.EBUSY
-    assert "the next rests 60 s more" in why.why
+    assert "the next quarantine ends in 60 s" in why.why
 
 
 def test_a_lease_is_adopted_once_and_only_if_its_queue_is_free() -> None:

@@ -131,14 +131,14 @@ def test_a_busy_port_is_an_error(endpoint: str) -> None:
     with pytest.raises(HarpError) as failure:
         metrics.listen(address, port)
     assert str(failure.value) == (
-        f"metrics endpoint 127.0.0.1 port {port}: another process has it; set another port in "
+        f"metrics endpoint 127.0.0.1 port {port}: another process uses it; set another port in "
         "[metrics] of harp.toml"
     )
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1", "no-such-host.invalid", "2001:db8::1"])
 def test_an_address_of_another_host_is_an_error(address: str) -> None:
-    with pytest.raises(HarpError, match="no address of this host"):
+    with pytest.raises(HarpError, match="this host does not have the address"):
         metrics.listen(address, 0)
 
 
