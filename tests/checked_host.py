@@ -9,7 +9,7 @@ from fake_host import FakeHost
 
 from harp import _host, config
 from harp.daemon.messages import Device
-from harp.doctor.examine import Examined, Report, examine, examine_all
+from harp.doctor.examine import Examination, Report, examine, examine_all
 from harp.doctor.finding import Finding
 from harp.doctor.view import Harpd, Link, PortProbe, PortUse, View
 
@@ -54,7 +54,7 @@ class CheckedHost:
     def view(self) -> View:
         return _View(self)
 
-    def examine(self, ifname: str = "eth1", queue: int = 0) -> Examined:
+    def examine(self, ifname: str = "eth1", queue: int = 0) -> Examination:
         return examine(self.view, ifname, queue)
 
     def examine_all(self) -> Report:
@@ -96,7 +96,7 @@ class _View(View):
         self._checked = checked
         self.space = checked.space.get
         self.default_route = checked.default_routes.__contains__
-        self.may_open = checked.files.get
+        self.can_open = checked.files.get
         self.find_library = checked.libraries.get
 
     @property

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from harp import output as console
 from harp.cli.options import complete_interface, output_option, show
-from harp.doctor.examine import PORT_PREFIX, Examined, Report, examine, examine_all
+from harp.doctor.examine import PORT_PREFIX, Examination, Report, examine, examine_all
 from harp.doctor.finding import Finding, Severity
 from harp.doctor.view import View
 from harp.errors import Exit
@@ -36,14 +36,14 @@ def _title(ifname: str, queue: int) -> str:
     return ifname if ifname.startswith(PORT_PREFIX) else f"{ifname} queue {queue}"
 
 
-def _sections(result: Report | Examined) -> dict[str, list[Finding]]:
-    if isinstance(result, Examined):
+def _sections(result: Report | Examination) -> dict[str, list[Finding]]:
+    if isinstance(result, Examination):
         return {_title(result.ifname, result.queue): result.findings}
     interfaces = {_title(nic.ifname, nic.queue): nic.findings for nic in result.interfaces}
     return {"this host": result.host, **interfaces}
 
 
-def print_check(result: Report | Examined, verbose: bool) -> None:
+def print_check(result: Report | Examination, verbose: bool) -> None:
     """Print the verdict, then the findings: those that are not ok, or all."""
     console.print_line(result.verdict)
     sections = _sections(result)
@@ -85,7 +85,7 @@ def check(interface: str | None, queue: int, verbose: bool, take: bool, output: 
     """
     view = View()
     if interface is None:
-        result: Report | Examined = examine_all(view, queue)
+        result: Report | Examination = examine_all(view, queue)
     else:
         result = examine(view, interface, queue, take)
     show(result.to_json(), output, lambda _: print_check(result, verbose))

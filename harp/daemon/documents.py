@@ -124,7 +124,9 @@ class Statistics:
         self._alive.close()
 
     def close(self) -> None:
-        """Close all documents, after end_reading() and the workers' end. They keep their contents."""
+        """Close all documents, after end_reading() and the workers' end. They keep their
+        contents.
+        """
         self._readers.close()
         while self._held:
             self._held.pop().close(empty=False)

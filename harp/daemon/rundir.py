@@ -83,7 +83,9 @@ def is_listening(path: Path) -> bool:
 
 
 def _clear(path: Path) -> str:
-    """Remove the socket of a dead harpd; return a line about it. HarpError: the file is another's."""
+    """Remove the socket of a dead harpd; return a line about it. HarpError: the file is
+    another's.
+    """
     try:
         status = path.lstat()
     except FileNotFoundError:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from harp import _conflict, _paths
 from harp.config import ConfigError
-from harp.doctor.finding import Answer, cannot, check, costs, good
+from harp.doctor.finding import Answer, check, fail, ok, warn
 from harp.doctor.view import CAP_NET_RAW, View
 from harp.errors import HarpError
 from harp.install import DEFAULT_NAME
@@ -16,7 +16,7 @@ from harp.nicprep import ranges
 _SHM_SMALL = 256 << 20
 _PIDS_SMALL = 256
 _IDLE_SLOW_US = 50
-# These are read without a system call (vDSO); the others cost 100 ns to 1 us each time.
+# The vDSO reads these without a system call; reading another one takes 100 ns to 1 us.
 _CLOCKS_FAST = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter", "timebase")
 
 
@@ -34,13 +34,13 @@ def _processors(view: View) -> Answer:
         for cpu in allowed
     }
     if len(cores) > 1:
-        return good(text)
+        return ok(text)
     if len(allowed) > 1:
-        return costs(
+        return warn(
             f"the threads of one core ({text}): HARP and the application share it",
             "give the job two cores (docker --cpuset-cpus, taskset)",
         )
-    return costs(
+    return warn(
         f"one only ({text}): HARP and the application take turns",
         "give the job two or more (docker --cpuset-cpus, taskset)",
     )
@@ -53,11 +53,11 @@ def _cpu_quota(view: View) -> Answer:
     """
     quota = cpu_quota(view)
     if quota is None:
-        return good("no limit")
+        return ok("no limit")
     allowed = len(view.host.processors())
     if quota >= allowed:
-        return good(f"{quota:g} processors, {allowed} are usable")
-    return costs(
+        return ok(f"{quota:g} processors, {allowed} are usable")
+    return warn(
         f"{quota:g} processors of time on {allowed}: polling threads are stopped when it is spent",
         "limit by cpuset instead (docker --cpuset-cpus; Kubernetes: the static CPU manager)",
     )
@@ -67,19 +67,19 @@ def _cpu_quota(view: View) -> Answer:
 def _governor(view: View) -> Answer:
     """scaling_governor of the usable processors: a processor with a lower clock wakes late."""
     slow: dict[str, list[int]] = {}
-    seen = False
+    has_governor = False
     for cpu in sorted(view.host.processors()):
         path = view.host.sys / f"devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor"
         governor = view.host.read(path)
-        seen = seen or governor is not None
+        has_governor = has_governor or governor is not None
         if governor not in (None, "performance"):
             slow.setdefault(str(governor), []).append(cpu)
-    if not seen:
-        return good("the machine offers no choice (usually a virtual machine)")
+    if not has_governor:
+        return ok("the machine offers no choice (usually a virtual machine)")
     if not slow:
-        return good("performance")
-    words = "; ".join(f"{name} on {ranges.text(cpus)}" for name, cpus in sorted(slow.items()))
-    return costs(words, "cpupower frequency-set -g performance")
+        return ok("performance")
+    text = "; ".join(f"{name} on {ranges.text(cpus)}" for name, cpus in sorted(slow.items()))
+    return warn(text, "cpupower frequency-set -g performance")
 
 
 @check("cpu-idle", "host")
@@ -95,11 +95,11 @@ def _idle(view: View) -> Answer:
             if latency > worst and view.host.number(folder / state / "disable") == 0:
                 worst, worst_name = latency, view.host.read(folder / state / "name") or state
     if worst > _IDLE_SLOW_US:
-        return costs(
+        return warn(
             f"{worst} us from {worst_name}",
             f"cpupower idle-set -D {_IDLE_SLOW_US}, or tuned's profile network-latency",
         )
-    return good(f"{worst} us from {worst_name}" if worst_name else "not seen (a virtual machine)")
+    return ok(f"{worst} us from {worst_name}" if worst_name else "not seen (a virtual machine)")
 
 
 @check("clocksource", "host")
@@ -108,12 +108,12 @@ def _clocksource(view: View) -> Answer:
     folder = view.host.sys / "devices/system/clocksource/clocksource0"
     name = view.host.read(folder / "current_clocksource")
     if name is None:
-        return good("unknown")
+        return ok("unknown")
     if name in _CLOCKS_FAST:
-        return good(name)
+        return ok(name)
     others = (view.host.read(folder / "available_clocksource") or "").split()
     better = next((other for other in _CLOCKS_FAST if other in others), None)
-    return costs(
+    return warn(
         f"{name}: each reading is a system call",
         f"echo {better} > {folder / 'current_clocksource'}"
         if better
@@ -126,8 +126,8 @@ def _bpf_jit(view: View) -> Answer:
     """net.core.bpf_jit_enable: the XDP program runs for each packet."""
     value = view.host.number(view.host.proc / "sys/net/core/bpf_jit_enable")
     if value == 0:
-        return costs("off: the XDP program is interpreted", "sysctl net.core.bpf_jit_enable=1")
-    return good("on" if value else "built in")
+        return warn("off: the XDP program is interpreted", "sysctl net.core.bpf_jit_enable=1")
+    return ok("on" if value else "built in")
 
 
 @check("bpffs", "host")
@@ -137,15 +137,15 @@ def _bpffs(view: View) -> Answer:
     """
     known = view.host.read(view.host.proc / "filesystems")
     if known is not None and "bpf" not in known.split():
-        return costs(
+        return warn(
             "the kernel has none: jobs do not survive a restart of harpd",
             "a kernel with CONFIG_BPF_SYSCALL",
         )
     mounts = (view.host.read(view.host.proc / "self/mounts") or "").splitlines()
-    places = [
+    paths = [
         line.split()[1] for line in mounts if len(line.split()) > 2 and line.split()[2] == "bpf"
     ]
-    return good(f"at {', '.join(places)}" if places else "not mounted; harpd mounts its own")
+    return ok(f"at {', '.join(paths)}" if paths else "not mounted; harpd mounts its own")
 
 
 @check("af-xdp", "host")
@@ -154,19 +154,19 @@ def _af_xdp(view: View) -> Answer:
     number = view.xdp_socket()
     filtered = view.status.get("Seccomp") == "2"
     if number == 0:
-        return good("sockets can be made" + (", through the seccomp filter" if filtered else ""))
+        return ok("sockets can be made" + (", through the seccomp filter" if filtered else ""))
     if number in (errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT, errno.ESOCKTNOSUPPORT):
-        return cannot("this kernel has no AF_XDP", "a kernel with CONFIG_XDP_SOCKETS")
+        return fail("this kernel has no AF_XDP", "a kernel with CONFIG_XDP_SOCKETS")
     if number not in (errno.EPERM, errno.EACCES):
-        return cannot(f"no socket: errno {number} ({errno.errorcode.get(number, '?')})", "look up")
+        return fail(f"no socket: errno {number} ({errno.errorcode.get(number, '?')})", "look up")
     if not view.harpd.error:
-        return good("not by this process, and harpd leases them")
+        return ok("not by this process, but harpd leases them")
     if filtered and view.has_capability(CAP_NET_RAW):
-        return cannot(
+        return fail(
             "a seccomp filter forbids it",
             "let the profile allow socket(AF_XDP) and bpf, or run harpd on the host",
         )
-    return cannot("not allowed to make one", "run as root, add CAP_NET_RAW, or start harpd")
+    return fail("not allowed to make one", "run as root, add CAP_NET_RAW, or start harpd")
 
 
 @check("shm", "host")
@@ -175,10 +175,10 @@ def _shm(view: View) -> Answer:
     size = view.space("/dev/shm")
     remedy = "docker --shm-size=1g; Kubernetes: an emptyDir of medium Memory at /dev/shm"
     if size is None:
-        return costs("there is none: NCCL between ranks of this host fails or is slow", remedy)
+        return warn("there is none: NCCL between ranks of this host fails or is slow", remedy)
     if size < _SHM_SMALL:
-        return costs(f"{size >> 20} MiB: too little for NCCL between ranks of this host", remedy)
-    return good(f"{size >> 20} MiB")
+        return warn(f"{size >> 20} MiB: too little for NCCL between ranks of this host", remedy)
+    return ok(f"{size >> 20} MiB")
 
 
 @check("pids", "host")
@@ -188,10 +188,10 @@ def _pids(view: View) -> Answer:
         limit = view.host.number(folder / "pids.max")
         used = view.host.number(folder / "pids.current") or 0
         if limit is not None and limit - used < _PIDS_SMALL:
-            return costs(
+            return warn(
                 f"{used} of {limit} threads are used", "docker --pids-limit=-1, or raise pids.max"
             )
-    return good("enough")
+    return ok("enough")
 
 
 @check("nccl-name", "host")
@@ -205,15 +205,15 @@ def _nccl_name(view: View) -> Answer:
         return None  # harpctl alone
     named = view.find_library(_paths.PLUGIN)
     if named is None:
-        return good("not by name: jobs need `harpctl run` or `env`; `harpctl install` changes that")
+        return ok("not by name: jobs need `harpctl run` or `env`; `harpctl install` changes that")
     if not filecmp.cmp(named, own, shallow=False):
-        return costs(f"{named} is not the plugin of this HARP, {own}", "harpctl install")
+        return warn(f"{named} is not the plugin of this HARP, {own}", "harpctl install")
     default = view.find_library(DEFAULT_NAME)
     if default is None:
-        return good(f"{named}; {DEFAULT_NAME} is not there: name it, NCCL_NET_PLUGIN=harp")
+        return ok(f"{named}; there is no {DEFAULT_NAME}: set NCCL_NET_PLUGIN=harp")
     if not filecmp.cmp(default, own, shallow=False):
-        return good(f"{named}; {default} is another plugin: name HARP's, NCCL_NET_PLUGIN=harp")
-    return good(f"{named}, and by default {default}")
+        return ok(f"{named}; {default} is another plugin: set NCCL_NET_PLUGIN=harp")
+    return ok(f"{named}, and by default {default}")
 
 
 @check("irqbalance", "host")
@@ -221,11 +221,11 @@ def _irqbalance(view: View) -> Answer:
     """Whether irqbalance runs: it moves interrupts from their processors."""
     for name in view.host.names(view.host.proc):
         if name.isdecimal() and view.host.read(view.host.proc / name / "comm") == "irqbalance":
-            return costs(
+            return warn(
                 f"runs (process {name}) and moves the queues' interrupts",
                 "systemctl stop irqbalance, or ban the NIC's (IRQBALANCE_ARGS=--banirq=...)",
             )
-    return good("does not run")
+    return ok("does not run")
 
 
 @check("config", "host")
@@ -233,20 +233,20 @@ def _config(view: View) -> Answer:
     """harp.toml and HARP_* variables: harpd does not start with an invalid setting, and jobs do not
     get it.
     """
-    found = view.read_config
-    if isinstance(found, ConfigError):
-        more = len(found.problems) - 1
-        words = f"{found.problems[0]}" + (f", and {more} more" if more else "")
-        return costs(words, "harpctl config validate")
-    missing = [nic.ifname for nic in found.nics if nic.ifname not in view.links]
+    config = view.read_config
+    if isinstance(config, ConfigError):
+        more = len(config.problems) - 1
+        text = f"{config.problems[0]}" + (f", and {more} more" if more else "")
+        return warn(text, "harpctl config validate")
+    missing = [nic.ifname for nic in config.nics if nic.ifname not in view.links]
     if missing:
-        there = ", ".join(sorted(view.links))
-        return costs(
-            f"{found.file} names {', '.join(missing)}, not of this network namespace",
-            f"correct its [[nic]]; there are: {there}",
+        existing = ", ".join(sorted(view.links))
+        return warn(
+            f"{config.file} names {', '.join(missing)}, not in this network namespace",
+            f"correct its [[nic]]; there are: {existing}",
         )
-    names = ", ".join(nic.ifname for nic in found.nics)
-    return good(f"{found.file or 'no harp.toml'}" + (f", for {names}" if names else ""))
+    names = ", ".join(nic.ifname for nic in config.nics)
+    return ok(f"{config.file or 'no harp.toml'}" + (f", for {names}" if names else ""))
 
 
 @check("python-package", "host")
@@ -256,9 +256,9 @@ def _python_package(view: View) -> Answer:
     """
     problem = _conflict.problem(view.python_site)
     if problem:
-        found, _, remedy = problem.partition("; ")
-        return cannot(found, remedy)
-    return good("harp-nccl alone has the import name harp")
+        text, _, remedy = problem.partition("; ")
+        return fail(text, remedy)
+    return ok("harp-nccl alone has the import name harp")
 
 
 @check("harpd", "host")
@@ -267,22 +267,22 @@ def _harpd(view: View) -> Answer:
     harpd = view.harpd
     if not harpd.error:
         names = ", ".join(harpd.devices) or "no interface"
-        return good(f"{harpd.version or 'harpd'} at {harpd.path} leases {names}")
+        return ok(f"{harpd.version or 'harpd'} at {harpd.path} leases {names}")
     if harpd.error == errno.ENOENT:
         if view.privileged:
-            return good(f"not running ({harpd.path}): processes open queues by themselves")
-        return costs(
+            return ok(f"not running ({harpd.path}): processes open queues by themselves")
+        return warn(
             f"not running ({harpd.path}): unprivileged jobs get kernel lanes",
             "harpctl start; in a container, mount its socket",
         )
     if harpd.error in (errno.EACCES, errno.EPERM):
-        return costs(
+        return warn(
             f"does not serve this user: {harpd.why}",
             "name the user or a group of it in harp.toml, [daemon]",
         )
     if harpd.error == errno.ECONNREFUSED:
-        return costs(f"{harpd.path} exists and no process listens: harpd died", "harpctl start")
-    return costs(harpd.why, "harpctl restart; look at its log")
+        return warn(f"{harpd.path} exists and no process listens: harpd died", "harpctl start")
+    return warn(harpd.why, "harpctl restart; look at its log")
 
 
 def cgroup_folders(view: View, controller: str) -> list[Path]:
@@ -298,23 +298,23 @@ def cgroup_folders(view: View, controller: str) -> list[Path]:
         # "unified".
         roots = [base / controller, base / controllers] if controllers else [base, base / "unified"]
         for root in roots:
-            at = (root / path.strip("/")) if ".." not in Path(path).parts else root
-            while at != root and root in at.parents:
-                folders.append(at)
-                at = at.parent
+            folder = (root / path.strip("/")) if ".." not in Path(path).parts else root
+            while folder != root and root in folder.parents:
+                folders.append(folder)
+                folder = folder.parent
             folders.append(root)
     return list(dict.fromkeys(folders))
 
 
 def cpu_quota(view: View) -> float | None:
     """Return the smallest bandwidth limit of the cgroups, in processors; None: no limit."""
-    found = []
+    limits = []
     for folder in cgroup_folders(view, "cpu"):
-        words = (view.host.read(folder / "cpu.max") or "").split()
-        if len(words) == 2 and words[0].isdecimal() and words[1].isdecimal() and int(words[1]):
-            found.append(int(words[0]) / int(words[1]))
+        numbers = (view.host.read(folder / "cpu.max") or "").split()
+        if len(numbers) == 2 and all(map(str.isdecimal, numbers)) and int(numbers[1]):
+            limits.append(int(numbers[0]) / int(numbers[1]))
         quota = view.host.number(folder / "cpu.cfs_quota_us")
         period = view.host.number(folder / "cpu.cfs_period_us")
         if quota and period and quota > 0 and period > 0:
-            found.append(quota / period)
-    return min(found, default=None)
+            limits.append(quota / period)
+    return min(limits, default=None)

@@ -2,7 +2,7 @@
 """An interface: its kind, its driver's features, and its settings."""
 
 from harp import _host
-from harp.doctor.finding import Answer, cannot, check, costs, good
+from harp.doctor.finding import Answer, check, fail, ok, warn
 from harp.doctor.view import Link, View
 from harp.nicprep import interrupts, ranges
 from harp.nicprep.host import affinity_path, local_processors
@@ -23,33 +23,33 @@ def _device(view: View, link: Link, _queue: int) -> Answer:
     if link.loopback:
         return None  # the C stack reports it
     if not link.ethernet:
-        return cannot("carries no Ethernet frames", "name the NIC that leads to the other hosts")
+        return fail("carries no Ethernet frames", "name the NIC that leads to the other hosts")
     if link.kind in ("bond", "team"):
         members = ", ".join(link.members) or "none"
-        return cannot(
+        return fail(
             f"a bond: sockets on it receive nothing; members: {members}",
             "use a NIC that is in no bond; HARP_PATH=auto uses kernel lanes here",
         )
     if link.kind == "vlan":
-        return cannot(f"a VLAN on {link.beneath}: sockets on it receive nothing", _use(link))
+        return fail(f"a VLAN on {link.lower}: sockets on it receive nothing", _use(link))
     if link.kind in ("macvlan", "ipvlan"):
-        return costs(
-            f"a {link.kind} on {link.beneath or 'a device of the host'}: generic XDP; what hangs "
-            "on the same device is reached by kernel lanes",
+        return warn(
+            f"a {link.kind} on {link.lower or 'a device of the host'}: generic XDP; peers on "
+            "the same device are reached by kernel lanes",
             _use(link),
         )
     if link.kind == "bridge":
-        return costs(
-            "a bridge: generic XDP alone, after the bridge has worked on each packet",
-            f"use its port that leads out ({', '.join(link.members) or 'none'})",
+        return warn(
+            "a bridge: only generic XDP, after the bridge has handled each packet",
+            f"use its port to the network ({', '.join(link.members) or 'none'})",
         )
     if link.master:
-        return good(f"{link.kind or 'a NIC'}, member of {link.master_kind} {link.master}")
-    return good(link.kind or ("a NIC" if view.hardware(link) else "a virtual device"))
+        return ok(f"{link.kind or 'a NIC'}, member of {link.master_kind} {link.master}")
+    return ok(link.kind or ("a NIC" if view.is_hardware(link) else "a virtual device"))
 
 
 def _use(link: Link) -> str:
-    return f"use {link.beneath}" if link.beneath else "use the device beneath, on the host"
+    return f"use {link.lower}" if link.lower else "use the lower device, on the host"
 
 
 @check("zero-copy", "interface")
@@ -59,13 +59,13 @@ def _zero_copy(view: View, link: Link, _queue: int) -> Answer:
     """
     features = _features(view, link)
     if features is None:
-        return good("not known before Linux 6.3: HARP tries it")
+        return ok("not known before Linux 6.3: HARP tries it")
     if features & _ZEROCOPY:
-        return good("the driver has it")
-    if not view.hardware(link):
-        return good("copies: a virtual device has no memory of its own to share")
+        return ok("the driver has it")
+    if not view.is_hardware(link):
+        return ok("copies: a virtual device has no memory of its own to share")
     driver = view.host.ethtool.driver(link.name)[0]
-    return costs(
+    return warn(
         f"{driver} has none in this kernel: packets are copied",
         "a newer kernel or driver, if its makers added it",
     )
@@ -76,18 +76,18 @@ def _native(view: View, link: Link, _queue: int) -> Answer:
     """Native XDP, and the largest MTU for it: generic XDP runs after the kernel has allocated a
     packet.
     """
-    if not view.hardware(link):
+    if not view.is_hardware(link):
         return None
     features = _features(view, link)
     if features is None:
-        return good("not known before Linux 6.3: HARP tries it")
+        return ok("not known before Linux 6.3: HARP tries it")
     if not features & _BASIC:
-        return costs("the driver has none: generic XDP", "a newer kernel or driver")
+        return warn("the driver has none: generic XDP", "a newer kernel or driver")
     if features & _RX_SG or link.mtu_bytes <= MTU_ONE_BUFFER:
-        words = "any MTU" if features & _RX_SG else f"MTU {MTU_ONE_BUFFER} and below"
-        return good(f"the driver has it, for {words}")
-    return costs(
-        f"the driver takes one buffer a packet and the MTU is {link.mtu_bytes}: generic XDP",
+        mtu = "any MTU" if features & _RX_SG else f"MTU {MTU_ONE_BUFFER} and below"
+        return ok(f"the driver has it, for {mtu}")
+    return warn(
+        f"the driver supports one buffer per packet, and the MTU is {link.mtu_bytes}: generic XDP",
         f"a driver with multi-buffer XDP; or an MTU of {MTU_ONE_BUFFER} or less, on every host",
     )
 
@@ -97,9 +97,9 @@ def _harpd_program(view: View, link: Link, _queue: int) -> Answer:
     """Whether harpd's XDP program is a generic one: with a generic program the kernel copies what
     it receives for itself.
     """
-    if not view.leased(link) or not view.harpd.devices[link.name].flags & _host.DEVICE_GENERIC:
+    if not view.is_leased(link) or not view.harpd.devices[link.name].flags & _host.DEVICE_GENERIC:
         return None
-    return costs(
+    return warn(
         "generic XDP, as harp.toml asks: what the kernel receives for itself is copied once more",
         f'xdp_mode = "auto" in the [[nic]] of {link.name}, unless its jobs need HARP_PATH=xdp',
     )
@@ -112,18 +112,18 @@ def _channels(view: View, link: Link, _queue: int) -> Answer:
     """
     now = view.ethtool("channels", link)
     if now is None:
-        return good(f"{link.rx_queues} receive, {link.tx_queues} transmit; fixed")
+        return ok(f"{link.rx_queues} receive, {link.tx_queues} transmit; fixed")
     if not now.get("combined_max"):
-        words = [f"{now.get(way)} {way} of {now.get(f'{way}_max')}" for way in ("rx", "tx")]
-        return good(", ".join(words))
+        counts = [f"{now.get(name)} {name} of {now.get(f'{name}_max')}" for name in ("rx", "tx")]
+        return ok(", ".join(counts))
     most = now["combined_max"]
     driver = view.host.ethtool.driver(link.name)[0]
     if driver in _HALF_OF_QUEUES and now["combined"] > most // 2:
-        return costs(
+        return warn(
             f"{now['combined']} of {most}: {driver} has native XDP with half of them at most",
             f"ethtool -L {link.name} combined {max(1, most // 2)}",
         )
-    return good(f"{now['combined']} of {most}")
+    return ok(f"{now['combined']} of {most}")
 
 
 @check("rss", "interface")
@@ -132,14 +132,14 @@ def _rss(view: View, link: Link, _queue: int) -> Answer:
     packets reach the right queue.
     """
     if _queues(view, link) == 1:
-        return good("one queue: nothing to choose")
+        return ok("one queue: nothing to choose")
     rss = view.ethtool("rss", link)
     if rss is None:
-        return costs(
+        return warn(
             "the NIC does not show its table: HARP finds the right queue by trying",
             f"HARP_RSS, if you know the rule; or ethtool -L {link.name} combined 1",
         )
-    return good(f"a table of {len(rss['table'])} entries over queues {ranges.text(rss['table'])}")
+    return ok(f"a table of {len(rss['table'])} entries over queues {ranges.text(rss['table'])}")
 
 
 @check("merging", "interface")
@@ -151,16 +151,16 @@ def _merging(view: View, link: Link, _queue: int) -> Answer:
     if features is None:
         return None
     names = {"rx-lro": "lro", "rx-gro-hw": "rx-gro-hw"}
-    found = [word for name, word in names.items() if features.get(name)]
-    if not found:
-        return good("off")
+    active = [option for name, option in names.items() if features.get(name)]
+    if not active:
+        return ok("off")
     changeable = view.host.ethtool.get("changeable", link.name)
-    free = [word for name, word in names.items() if word in found and name in changeable]
-    if not free:
-        words = f"{' and '.join(found)} on, and fixed: generic XDP if native is refused"
-        return costs(words, "in a virtual machine, only the hypervisor can turn it off")
-    switches = " ".join(f"{word} off" for word in free)
-    return costs(f"{' and '.join(found)} on", f"ethtool -K {link.name} {switches}")
+    options = [option for name, option in names.items() if option in active and name in changeable]
+    if not options:
+        text = f"{' and '.join(active)} on, and fixed: generic XDP if native is refused"
+        return warn(text, "in a virtual machine, only the hypervisor can turn it off")
+    switches = " ".join(f"{option} off" for option in options)
+    return warn(f"{' and '.join(active)} on", f"ethtool -K {link.name} {switches}")
 
 
 @check("vlan-tags", "interface")
@@ -169,19 +169,19 @@ def _vlan_tags(view: View, link: Link, _queue: int) -> Answer:
     such a tag, so HARP may receive a VLAN's packets.
     """
     # The VLANs of a bond arrive on its members.
-    lower = {link.name, link.master} - {""}
+    carriers = {link.name, link.master} - {""}
     vlans = sorted(
-        each.name for each in view.links.values() if each.kind == "vlan" and each.beneath in lower
+        vlan.name for vlan in view.links.values() if vlan.kind == "vlan" and vlan.lower in carriers
     )
     if not vlans:
-        return good("no VLAN interface here")
+        return ok("no VLAN interface here")
     features = view.ethtool("features", link)
     if features is None:
         return None
     names = ", ".join(vlans)
     if not features.get("rx-vlan-hw-parse"):
-        return good(f"rxvlan is off: the XDP program passes what belongs to {names}")
-    return costs(
+        return ok(f"rxvlan is off: the XDP program passes what belongs to {names}")
+    return warn(
         f"rxvlan is on and there is {names}: HARP can receive a VLAN's packets for its own "
         "addresses and ports",
         f"ethtool -K {link.name} rxvlan off; or allow_sources of {link.name} in harp.toml",
@@ -195,14 +195,14 @@ def _coalescing(view: View, link: Link, _queue: int) -> Answer:
     if now is None:
         return None
     if now.get("adaptive_rx"):
-        return costs(
+        return warn(
             "adaptive: the wait changes with the traffic, and latency with it",
             f'ethtool -C {link.name} adaptive-rx off rx-usecs 8, or coalesce = "set" in harp.toml',
         )
     wait = now.get("rx_usecs", 0)
     if wait > _LATE_US:
-        return costs(f"packets wait up to {wait} us", f"ethtool -C {link.name} rx-usecs 8")
-    return good(f"packets wait {wait} us at most")
+        return warn(f"packets wait up to {wait} us", f"ethtool -C {link.name} rx-usecs 8")
+    return ok(f"packets wait {wait} us at most")
 
 
 @check("rings", "interface")
@@ -213,9 +213,9 @@ def _rings(view: View, link: Link, _queue: int) -> Answer:
         return None
     size, most = now.get("rx", 0), now.get("rx_max", 0)
     if size < min(_RING_SMALL, most):
-        want = min(_RING_SMALL, most)
-        return costs(f"{size} received packets of {most}", f"ethtool -G {link.name} rx {want}")
-    return good(f"{size} received packets of {most}")
+        remedy = f"ethtool -G {link.name} rx {min(_RING_SMALL, most)}"
+        return warn(f"{size} received packets of {most}", remedy)
+    return ok(f"{size} received packets of {most}")
 
 
 @check("numa", "interface")
@@ -225,12 +225,12 @@ def _numa(view: View, link: Link, _queue: int) -> Answer:
     """
     node = view.host.node(link.name)
     if node is None or len(view.host.nodes()) < 2:
-        return good("one node, or none that the NIC belongs to")
+        return ok("one node, or the NIC belongs to none")
     near = view.host.numbers(view.host.sys / f"devices/system/node/node{node}/cpulist")
     usable = near & view.host.processors()
     if usable or not near:
-        return good(f"node {node}, processors {ranges.text(usable)}")
-    return costs(
+        return ok(f"node {node}, processors {ranges.text(usable)}")
+    return warn(
         f"the NIC is at node {node} and none of its processors may be used here",
         f"run the job on {ranges.text(near)} (numactl --cpunodebind={node}, docker --cpuset-cpus)",
     )
@@ -239,45 +239,43 @@ def _numa(view: View, link: Link, _queue: int) -> Answer:
 @check("irq-affinity", "interface")
 def _irq_affinity(view: View, link: Link, _queue: int) -> Answer:
     """The processors of the queues' interrupts: distant or shared processors delay packets."""
-    found = interrupts(view.host, link.name)
-    if not found:
-        return good("its queues have no interrupts of their own")
-    places = {
-        each.number: view.host.numbers(affinity_path(view.host, each.number)) for each in found
+    irqs = interrupts(view.host, link.name)
+    if not irqs:
+        return ok("its queues have no interrupts of their own")
+    affinities = {
+        irq.number: view.host.numbers(affinity_path(view.host, irq.number)) for irq in irqs
     }
     near = local_processors(view.host, link.name)
     remedy = 'irq_affinity = "local" in harp.toml, or /proc/irq/*/smp_affinity_list'
-    # The affinity of a process does not bind interrupts; only the node's own processors matter.
+    # Compare with all processors of the node, not only with those that this process may use.
     node = view.host.node(link.name)
     if node is not None:
         folder = view.host.sys / f"devices/system/node/node{node}"
         near = view.host.numbers(folder / "cpulist") or near
-        far = [number for number, cpus in places.items() if cpus and not cpus & near]
+        far = [number for number, cpus in affinities.items() if cpus and not cpus & near]
         if far:
-            return costs(f"{len(far)} of {len(found)} run far from the NIC's node {node}", remedy)
-    used = [frozenset(cpus) for cpus in places.values()]
-    queues = {each.queue for each in found}
-    if len(queues) > 1 and len(set(used)) == 1 and len(used[0]) == 1:
-        words = f"all {len(found)} on processor {ranges.text(used[0])}"
-        return costs(words, remedy)
-    return good(f"{len(found)} on processors {ranges.text(set().union(*places.values()))}")
+            return warn(f"{len(far)} of {len(irqs)} run far from the NIC's node {node}", remedy)
+    used = set().union(*affinities.values())
+    if len({irq.queue for irq in irqs}) > 1 and len(used) == 1 and all(affinities.values()):
+        return warn(f"all {len(irqs)} on processor {ranges.text(used)}", remedy)
+    return ok(f"{len(irqs)} on processors {ranges.text(used)}")
 
 
 @check("queue-busy", "interface")
 def _queue_busy(view: View, link: Link, queue: int) -> Answer:
     """Whether the queue has an AF_XDP socket already (Linux 6.14): a queue has one owner."""
-    if view.leased(link):
+    if view.is_leased(link):
         device = view.harpd.devices[link.name]
         if device.flags & _host.DEVICE_ONE_QUEUE:
-            return costs(
-                f"HARP's packets all came on one of {device.queues} queues: harpd leases no other "
-                "(`harpctl status` says more), and more jobs get kernel lanes",
+            return warn(
+                f"all of HARP's packets came on one of {device.queues} queues: harpd leases no "
+                "other (`harpctl status` says more), and more jobs get kernel lanes",
                 f"let the NIC spread TCP: ethtool -x {link.name}, then -X or -L; or give harpd "
                 f"that queue alone (lease_queues of {link.name} in harp.toml)",
             )
         if device.queues_free:
-            return good(f"harpd has {device.queues_free} of {device.queues} queues to lease")
-        return costs(
+            return ok(f"harpd has {device.queues_free} of {device.queues} queues to lease")
+        return warn(
             f"all {device.queues} queues are leased: more jobs get kernel lanes",
             f"wait for one, or more queues (queues of {link.name} in harp.toml)",
         )
@@ -286,11 +284,11 @@ def _queue_busy(view: View, link: Link, queue: int) -> Answer:
     except OSError:
         return None
     if queue in busy:
-        return cannot(
+        return fail(
             f"queue {queue} has an AF_XDP socket of another process",
             "end that process, choose another --queue, or let harpd lease queues",
         )
-    return good(f"queue {queue} is free" + (f"; taken: {ranges.text(busy)}" if busy else ""))
+    return ok(f"queue {queue} is free" + (f"; taken: {ranges.text(busy)}" if busy else ""))
 
 
 def _features(view: View, link: Link) -> int | None:

@@ -23,7 +23,7 @@ _VERDICTS = (
 
 
 @dataclass(frozen=True)
-class Examined:
+class Examination:
     """The findings about one interface."""
 
     ifname: str
@@ -53,13 +53,13 @@ class Report:
     """The findings about the host and every interface that HARP might use."""
 
     host: list[Finding]
-    interfaces: list[Examined]  # and DPDK ports of harp.toml, as "dpdk:NAME"
+    interfaces: list[Examination]  # and DPDK ports of harp.toml, as "dpdk:NAME"
 
     @property
     def severity(self) -> Severity:
         """Return the worst severity of the host, and of the best interface."""
         host = max((finding.severity for finding in self.host), default=Severity.GOOD)
-        best = min((each.severity for each in self.interfaces), default=Severity.NO)
+        best = min((interface.severity for interface in self.interfaces), default=Severity.NO)
         return max(host, best)
 
     @property
@@ -68,10 +68,10 @@ class Report:
             return "no interface is up and has an address that other hosts could reach"
         if any(finding.severity == Severity.NO for finding in self.host):
             return "HARP can't work on this host; its lanes would be kernel TCP"
-        usable = [each for each in self.interfaces if each.severity < Severity.NO]
+        usable = [nic for nic in self.interfaces if nic.severity < Severity.NO]
         if not usable:
             return "HARP can use no interface of this host; it would use kernel TCP"
-        names = ", ".join(each.ifname for each in usable)
+        names = ", ".join(nic.ifname for nic in usable)
         cost = ", but something costs performance" if self.severity else ""
         return f"HARP works on {names}{cost}"
 
@@ -80,28 +80,28 @@ class Report:
             "severity": self.severity.word,
             "verdict": self.verdict,
             "host": [finding.to_json() for finding in self.host],
-            "interfaces": [each.to_json() for each in self.interfaces],
+            "interfaces": [interface.to_json() for interface in self.interfaces],
         }
 
 
-def examine(view: View, ifname: str, queue: int, take: bool = False) -> Examined:
-    """Examine one interface and the host; HarpError if it does not exist. It may also be a DPDK
-    port or PCI address; take: it may be the default route's.
+def examine(view: View, ifname: str, queue: int, take: bool = False) -> Examination:
+    """Examine the host and one interface, DPDK port or PCI address; HarpError if it does not exist.
+    take: the default route may use it.
     """
     if ifname.startswith(PORT_PREFIX) or pci.canonical(ifname):
         port = examine_port(view, ifname.removeprefix(PORT_PREFIX), take)
         return replace(port, findings=[*run("host", view), *port.findings])
     link = view.links.get(ifname)
     if link is None:
-        there = ", ".join(sorted(view.links))
-        raise HarpError(f"no interface {ifname}; there are: {there}", Exit.MISSING)
+        existing = ", ".join(sorted(view.links))
+        raise HarpError(f"no interface {ifname}; there are: {existing}", Exit.MISSING)
     of_host, of_link = _findings(view, link, queue)
-    return Examined(ifname, queue, [*of_host, *run("host", view), *of_link])
+    return Examination(ifname, queue, [*of_host, *run("host", view), *of_link])
 
 
-def examine_port(view: View, text: str, take: bool = False) -> Examined:
-    """Examine a DPDK port, by its specification after "dpdk:" or its name in harp.toml. Checks that
-    it may be taken come before it is opened; a port that harpd leased is not opened.
+def examine_port(view: View, text: str, take: bool = False) -> Examination:
+    """Examine a DPDK port, by its specification after "dpdk:" or its name in harp.toml. It is
+    opened only if the checks before that succeed, and if harpd has not leased it.
     """
     from harp._core import port_spec
 
@@ -123,15 +123,15 @@ def examine_port(view: View, text: str, take: bool = False) -> Examined:
         findings += run("opened", view, spec, probe)
         if not probe.error:
             findings += run("working", view, spec, probe)
-    return Examined(f"{PORT_PREFIX}{spec.name}", 0, findings)
+    return Examination(f"{PORT_PREFIX}{spec.name}", 0, findings)
 
 
 def examine_all(view: View, queue: int) -> Report:
-    interfaces: list[Examined] = []
+    interfaces: list[Examination] = []
     of_host: list[Finding] = []
     for link in candidates(view.links):
         of_host, of_link = _findings(view, link, queue)
-        interfaces.append(Examined(link.name, queue, of_link))
+        interfaces.append(Examination(link.name, queue, of_link))
     if not interfaces:
         # The host's part of the C stack's answer is the same for any interface.
         of_host = _of_stack(view, "lo", queue)[0]
@@ -145,24 +145,24 @@ def _findings(view: View, link: Link, queue: int) -> tuple[list[Finding], list[F
     of_host, of_link = _of_stack(view, link.name, queue)
     if link.loopback:
         return of_host, of_link
-    if view.leased(link):
+    if view.is_leased(link):
         of_host = [_with_lease(finding) for finding in of_host]
         of_link = [_with_lease(finding) for finding in of_link]
     own = list(run("interface", view, link, queue))
-    # A device that can't be used is reported once.
+    # For a device that can't be used, the finding "device" suffices.
     if any(finding.name == "device" and finding.severity == Severity.NO for finding in own):
-        of_link = [each for each in of_link if each.name != "xdp-mode" or not each.severity]
+        of_link = [item for item in of_link if item.name != "xdp-mode" or not item.severity]
     return of_host, of_link + own
 
 
 def _of_stack(view: View, ifname: str, queue: int) -> tuple[list[Finding], list[Finding]]:
-    found = view.stack(ifname, queue)
-    of_host = [each for each in found if each.name in HOST_NAMES]
-    return of_host, [each for each in found if each.name not in HOST_NAMES]
+    findings = view.stack(ifname, queue)
+    of_host = [finding for finding in findings if finding.name in HOST_NAMES]
+    return of_host, [finding for finding in findings if finding.name not in HOST_NAMES]
 
 
 def _with_lease(finding: Finding) -> Finding:
-    """Replace findings that do not matter to a job with a lease."""
+    """Return the finding as good if it does not matter to a job with a lease."""
     reasons = {
         "privilege": "harpd leases queues; a job needs none",
         "memlock": "harpd leases packet memory; a job locks none",

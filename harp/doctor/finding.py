@@ -16,7 +16,7 @@ class Severity(IntEnum):
 
     @property
     def word(self) -> str:
-        """Return ok, warn or fail, for people and the JSON document."""
+        """Return ok, warn or fail."""
         return ("ok", "warn", "fail")[self]
 
 
@@ -25,10 +25,10 @@ class Finding:
     name: str
     severity: Severity
     text: str
-    remedy: str = ""  # remedy; never empty for warn and fail
+    remedy: str = ""  # never empty for warn and fail
 
     def to_json(self) -> dict[str, str]:
-        """Return the finding for scripts: the keys never change their meaning."""
+        """Return the finding as JSON, whose keys are a stable interface."""
         return {
             "name": self.name,
             "severity": self.severity.word,
@@ -37,16 +37,17 @@ class Finding:
         }
 
 
-# port: a DPDK port's specification, before it is opened; opened: whether it could be; working: its
-# properties; used: it was not opened, because a job has it.
+# port: a DPDK port's specification, before the port is opened. opened: the result of opening it.
+# working: the properties of an open port. used: a port that is not opened, because a job has it.
 Scope = Literal["host", "interface", "port", "opened", "working", "used"]
 
 
 @dataclass(frozen=True)
 class Check:
-    """One check. function: of a host (view), of an interface (view, link, queue), of a port (view,
-    spec), of an opened one (view, spec, probe), of one in use (view, spec, use); returns (severity,
-    text, remedy), or None without a finding. description: what it examines, a colon, and why.
+    """One check. function: returns (severity, text, remedy), or None without a finding. Its
+    arguments depend on the scope. host: (view); interface: (view, link, queue); port: (view, spec);
+    opened and working: (view, spec, probe); used: (view, spec, use). description: what it examines,
+    a colon, and why.
     """
 
     name: str
@@ -62,41 +63,41 @@ CHECKS: list[Check] = []
 def check(name: str, scope: Scope) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
     """Register a function as a check, with its docstring as the description."""
 
-    def put(function: Callable[..., Answer]) -> Callable[..., Answer]:
-        assert name not in {each.name for each in CHECKS}, name
+    def register(function: Callable[..., Answer]) -> Callable[..., Answer]:
+        assert name not in {known.name for known in CHECKS}, name
         CHECKS.append(Check(name, scope, function.__doc__ or "", function))
         return function
 
-    return put
+    return register
 
 
-def good(text: str) -> Answer:
+def ok(text: str) -> Answer:
     return Severity.GOOD, text, ""
 
 
-def costs(text: str, remedy: str) -> Answer:
+def warn(text: str, remedy: str) -> Answer:
     return Severity.COSTS, text, remedy
 
 
-def cannot(text: str, remedy: str) -> Answer:
+def fail(text: str, remedy: str) -> Answer:
     return Severity.NO, text, remedy
 
 
 def run(scope: Scope, *arguments: Any) -> Iterable[Finding]:
-    """Run the Python checks of one scope. A check that fails reports that; the others continue."""
-    for each in CHECKS:
-        if each.scope != scope or each.function is None:
+    """Run the Python checks of one scope. A check that raises an error becomes a finding."""
+    for known in CHECKS:
+        if known.scope != scope or known.function is None:
             continue
         try:
-            answer = each.function(*arguments)
+            answer = known.function(*arguments)
         except (OSError, ValueError) as error:
             why = (error.strerror if isinstance(error, OSError) else None) or str(error)
-            answer = costs(f"could not be examined: {why}", "examine it by hand")
+            answer = warn(f"could not be examined: {why}", "examine it by hand")
         if answer is not None:
-            yield Finding(each.name, *answer)
+            yield Finding(known.name, *answer)
 
 
-# The checks of the C stack (harp_host_check). The plugin explains its refusals with the same words.
+# The checks of the C stack (harp_host_check), whose texts the plugin also uses in its log.
 _OF_STACK: tuple[tuple[str, Scope, str], ...] = (
     ("kernel", "host", "The kernel's version: XDP links need 5.9, jumbo frames 6.6."),
     ("privilege", "host", "Capabilities of this process: without them harpd must lease queues."),

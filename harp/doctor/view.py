@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host as the checks see it: a test can replace every source."""
+"""The sources that the checks read. Tests can replace each of them."""
 
 import errno
 import json
@@ -27,8 +27,8 @@ from harp.stats.instance import Source
 
 _HARPD_S = 3.0
 _PROBE_S = 60
-_BUFFERS = 255  # enough to configure a port with
-# A virtual device contacts its peer when it is started; a NIC's link shows the cable.
+_BUFFERS = 255  # enough to configure a port
+# A virtual device contacts its peer when it is started, so only NICs are started, to see the link.
 _STARTED_BUSES = ("pci",)
 _IFF_UP, _IFF_LOOPBACK = 0x1, 0x8
 _ARPHRD_ETHER = 1
@@ -47,10 +47,10 @@ class Harpd:
 
 
 def ask(path: Path) -> Harpd:
-    """Ask harpd; never raises."""
+    """Query harpd. Errors are in the result."""
     try:
         with DaemonClient(path, "harpctl check", _HARPD_S) as client:
-            devices = {each.ifname: each for each in client.devices}
+            devices = {device.ifname: device for device in client.devices}
             return Harpd(path, version=client.daemon, devices=devices)
     except RefusedByDaemonError as error:
         return Harpd(path, error.error or errno.EACCES, error.why)
@@ -69,26 +69,27 @@ class PortUse:
 
 
 def port_use(name: str, harpd: Path) -> PortUse:
-    """Find the port of that name of the harpd on that socket: another harpd of this machine may
+    """Find the holder of the port among the leases of the harpd on that socket: another harpd may
     lease a port of the same name. The instance on queue 0 has the counters.
     """
     try:
         with DaemonClient(harpd) as client:
-            leases = {each["lease_id"] for each in client.query("instances")["instances"]}
+            leases = {lease["lease_id"] for lease in client.query("instances")["instances"]}
     except HarpError:
         return PortUse()
     with understood():
-        for each in Source().look(flows=False)["instances"]:
-            identity, ended = each["identity"], each["status"]["ended"]
+        for instance in Source().look(flows=False)["instances"]:
+            identity, ended = instance["identity"], instance["status"]["ended"]
             leased = f"{identity['lease_id']:016x}" in leases
             if (identity["ifname"], identity["queue"]) == (name, 0) and leased and not ended:
-                return PortUse(each["pid"], identity["label"] or each["comm"], each["xstats"])
+                label = identity["label"] or instance["comm"]
+                return PortUse(instance["pid"], label, instance["xstats"])
     return PortUse()
 
 
 @dataclass(frozen=True)
 class PortProbe:
-    """The result of opening a port. error: the reason of a failure, in DPDK's or HARP's words."""
+    """The result of opening a port. error: the message of DPDK or HARP after a failure."""
 
     error: str = ""
     missing: bool = False  # DPDK is missing
@@ -97,9 +98,8 @@ class PortProbe:
 
 
 def probe(spec: str, arguments: str = "") -> PortProbe:
-    """Open and close the port as a job with these DPDK arguments would, in a process of its own,
-    because drivers may end their process and DPDK can't be stopped. It is started only to see a
-    NIC's link. Never raises because of the port.
+    """Open and close the port as a job with these DPDK arguments would. This uses another process,
+    because drivers may end their process and DPDK can't be stopped. Errors are in the result.
     """
     try:
         from harp.dpdk import worker
@@ -124,13 +124,13 @@ def probe(spec: str, arguments: str = "") -> PortProbe:
         )
     except subprocess.TimeoutExpired:
         return PortProbe(f"opening it did not end within {_PROBE_S} s")
-    words = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+    lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
     if done.returncode == worker.REFUSED:
-        return PortProbe(words[-1])
+        return PortProbe(lines[-1])
     try:
         answer = json.loads(done.stdout)
     except ValueError:
-        return PortProbe(f"its driver ended the process: {words[-1]}")
+        return PortProbe(f"its driver ended the process: {lines[-1]}")
     return PortProbe(info=answer["info"], link=answer["link"])
 
 
@@ -147,28 +147,28 @@ class Link:
     tx_queues: int = 1
     master: str = ""  # the bond or bridge that it belongs to
     master_kind: str = ""
-    beneath: str = ""  # the device below a VLAN or macvlan
+    lower: str = ""  # the device of a VLAN or macvlan
     members: tuple[str, ...] = ()  # of a bond or bridge
     addresses: tuple[str, ...] = ()
 
 
 def read_links() -> dict[str, Link]:
     with IPRoute() as ipr:
-        found = list(ipr.get_links())
+        links = list(ipr.get_links())
         addresses: dict[int, list[str]] = {}
         for address in ipr.get_addr():
             text = address.get_attr("IFA_LOCAL") or address.get_attr("IFA_ADDRESS")
             addresses.setdefault(address["index"], []).append(str(text))
-    names = {link["index"]: str(link.get_attr("IFLA_IFNAME")) for link in found}
-    kinds = {link["index"]: link.get_nested("IFLA_LINKINFO", "IFLA_INFO_KIND") for link in found}
+    names = {link["index"]: str(link.get_attr("IFLA_IFNAME")) for link in links}
+    kinds = {link["index"]: link.get_nested("IFLA_LINKINFO", "IFLA_INFO_KIND") for link in links}
     members: dict[int, list[str]] = {}
-    for link in found:
+    for link in links:
         members.setdefault(link.get_attr("IFLA_MASTER") or 0, []).append(names[link["index"]])
     result = {}
-    for link in found:
+    for link in links:
         index, master = link["index"], link.get_attr("IFLA_MASTER") or 0
-        # A veth's other end is no device below it, and may be in another namespace.
-        other = kinds[index] != "veth" and link.get_attr("IFLA_LINK_NETNSID") is None
+        # IFLA_LINK of a veth is its other end; with IFLA_LINK_NETNSID it is in another namespace.
+        has_lower = kinds[index] != "veth" and link.get_attr("IFLA_LINK_NETNSID") is None
         result[names[index]] = Link(
             name=names[index],
             index=index,
@@ -181,7 +181,7 @@ def read_links() -> dict[str, Link]:
             tx_queues=link.get_attr("IFLA_NUM_TX_QUEUES") or 1,
             master=names.get(master, ""),
             master_kind=kinds.get(master) or "",
-            beneath=names.get(link.get_attr("IFLA_LINK") or 0, "") if other else "",
+            lower=names.get(link.get_attr("IFLA_LINK") or 0, "") if has_lower else "",
             members=tuple(sorted(members.get(index, ()))),
             addresses=tuple(sorted(addresses.get(index, ()))),
         )
@@ -224,10 +224,10 @@ class View:
     def space(self, path: str) -> int | None:
         """Return the bytes of a file system; None: there is no such path."""
         try:
-            found = os.statvfs(path)
+            status = os.statvfs(path)
         except OSError:
             return None
-        return found.f_blocks * found.f_frsize
+        return status.f_blocks * status.f_frsize
 
     def xdp_socket(self) -> int:
         """Open an AF_XDP socket: 0 or errno."""
@@ -243,18 +243,18 @@ class View:
         except OSError:
             return False
 
-    def may_open(self, path: str) -> bool | None:
+    def can_open(self, path: str) -> bool | None:
         """Tell whether a device's file can be read and written; None: it does not exist."""
         return os.access(path, os.R_OK | os.W_OK) if Path(path).exists() else None
 
     @property
     def ssh_address(self) -> str:
         """Return this host's address of the SSH session; empty without one."""
-        # SSH_CONNECTION, sshd(8): the client's address and port, then ours.
-        words = os.environ.get("SSH_CONNECTION", "").split()
-        return words[2] if len(words) == 4 else ""
+        # SSH_CONNECTION, sshd(8): the client's address and port, the server's address and port
+        fields = os.environ.get("SSH_CONNECTION", "").split()
+        return fields[2] if len(fields) == 4 else ""
 
-    # ---- conclusions ----
+    # ---- derived values ----
 
     @cached_property
     def harpd(self) -> Harpd:
@@ -262,7 +262,7 @@ class View:
 
     @cached_property
     def read_config(self) -> Config | ConfigError:
-        """Return harp.toml and the environment, or their mistakes."""
+        """Return the configuration (harp.toml and the environment), or its errors."""
         try:
             return self.load_config()
         except ConfigError as error:
@@ -290,28 +290,30 @@ class View:
         return bpf and all(map(self.has_capability, (CAP_NET_ADMIN, CAP_NET_RAW)))
 
     def ethtool(self, part: str, link: Link) -> Values | None:
-        """Return a part of the NIC's settings; None: it has no such."""
+        """Return a part of the NIC's settings; None: the NIC does not have it."""
         try:
             return self.host.ethtool.get(part, link.name)
         except OSError:
             return None
 
-    def hardware(self, link: Link) -> bool:
-        """Tell whether it is a NIC on a bus, not a device that the kernel made."""
+    def is_hardware(self, link: Link) -> bool:
+        """Tell whether it is a NIC on a bus, not a virtual device."""
         return not link.kind and self.host.device(link.name) is not None
 
-    def leased(self, link: Link) -> bool:
-        """Tell whether harpd leases queues of it to this user."""
+    def is_leased(self, link: Link) -> bool:
+        """Tell whether harpd leases queues of it."""
         device = self.harpd.devices.get(link.name)
         return device is not None and device.ifindex == link.index
 
 
 def candidates(links: Mapping[str, Link]) -> list[Link]:
-    """Return interfaces that are up with an address that others can reach; members of bonds."""
-    found = []
+    """Return interfaces that are up and have an address that others can reach, and bonds'
+    members.
+    """
+    usable = []
     for link in links.values():
         reachable = [text for text in link.addresses if not text.startswith(_LINK_LOCAL)]
         member = link.master_kind in ("bond", "team")
         if link.up and not link.loopback and (reachable or member):
-            found.append(link)
-    return sorted(found, key=lambda link: link.index)
+            usable.append(link)
+    return sorted(usable, key=lambda link: link.index)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DPDK from Python: ports, their counters, pools of packet buffers, bursts in and out.
+"""DPDK from Python: ports, their counters, pools of packet buffers, bursts of packets.
 
     from harp import dpdk
 
@@ -8,10 +8,10 @@
         for packet in port.receive(timeout=1):
             print(bytes(packet))
 
-Packets lie where DPDK put them: Packet.data is a view of that memory, and is gone when the packet
-is. Nothing here crashes the process: what is closed, freed or another thread's raises DpdkError.
-docs/dpdk-python.md is the guide. Importing this raises MissingError where HARP was built without
-DPDK, or DPDK's libraries are not installed.
+Packets stay in DPDK's memory. Packet.data is a view of that memory, and is valid until the packet
+is sent or freed. The use of a closed or freed object raises DpdkError. docs/dpdk-python.md is the
+guide. The import raises MissingError if HARP was built without DPDK, or DPDK's libraries are not
+installed.
 """
 
 from harp.dpdk._binding import DpdkError, MissingError

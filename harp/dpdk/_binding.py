@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compiled module, its absence, and its errors."""
+"""Imports the compiled module, and defines the errors of this package."""
 
 import errno
 import os
@@ -12,7 +12,7 @@ _WHY_BYTES = 512
 
 
 class DpdkError(HarpError):
-    """An error of DPDK or of its use. errno tells the kind (errno.EBUSY and so on)."""
+    """An error of DPDK, or of its use. errno: the kind of error, such as errno.EBUSY."""
 
     def __init__(self, message: str, error: int) -> None:
         super().__init__(message)
@@ -44,7 +44,7 @@ except ImportError as _error:
 
 
 class Why:
-    """Return a buffer for one line of explanation."""
+    """A buffer in which a C function explains its failure."""
 
     def __init__(self) -> None:
         self.buffer = ffi.new("char[]", _WHY_BYTES)
@@ -55,21 +55,21 @@ class Why:
         return self.buffer, _WHY_BYTES
 
     def check(self, result: int) -> int:
-        """Check the result of a call that explains its failure; DpdkError."""
+        """Raise DpdkError with the explanation if the result is an error."""
         if result < 0:
             raise DpdkError(ffi.string(self.buffer).decode(errors="replace"), -result)
         return result
 
 
 def check(result: int, what: str) -> int:
-    """Check the result of a call that does not; what: "net_memif0: setting its MTU"."""
+    """Raise DpdkError if the result is an error. what: such as "net_memif0: setting its MTU"."""
     if result < 0:
         raise DpdkError(f"{what}: {os.strerror(-result)}", -result)
     return result
 
 
 def require_running() -> None:
-    """Raise DpdkError unless DPDK runs in this very process."""
+    """Raise DpdkError unless DPDK runs in this process, and not only in its parent."""
     state = lib.dpdk_running()
     if state == -errno.ECHILD:
         raise DpdkError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DPDK's environment (EAL): one per process, shared with HARP's stacks, never stopped."""
+"""DPDK's environment (EAL). A process has one, which HARP's stacks share, and which never stops."""
 
 import errno
 import os
@@ -20,8 +20,8 @@ def start(
     args: str = "",
     log: IO[Any] | None = None,
 ) -> None:
-    """Start DPDK in this process, on a thread of its own, or use the running one. It can't be
-    stopped: its memory belongs to the process until the end.
+    """Start DPDK in this process, unless it runs. It can't be stopped: its memory belongs to the
+    process until the end.
 
     Parameters
     ----------
@@ -40,18 +40,20 @@ def start(
         With EAL's message: EALREADY if it runs with other options, ENOMEM, EINVAL, EIO.
     """
     if huge_pages not in _HUGE_PAGES:
-        words = ", ".join(_HUGE_PAGES)
-        raise DpdkError(f"huge_pages={huge_pages!r}: it is one of {words}", errno.EINVAL)
+        names = ", ".join(_HUGE_PAGES)
+        raise DpdkError(f"huge_pages={huge_pages!r}: it must be one of {names}", errno.EINVAL)
     if not 0 <= memory_mib <= _MEMORY_MIB_MAX:
-        raise DpdkError(f"memory_mib={memory_mib}: it is 0 to {_MEMORY_MIB_MAX}", errno.EINVAL)
+        raise DpdkError(
+            f"memory_mib={memory_mib}: 0 to {_MEMORY_MIB_MAX} are possible", errno.EINVAL
+        )
     if "\0" in args:
-        raise DpdkError("args: a NUL can't be in them", errno.EINVAL)
+        raise DpdkError("args: they contain a NUL", errno.EINVAL)
     library = ffi.new("char[]", os.fsencode(_paths.find(_paths.DPDK_LIBRARY)))
-    words_of_eal = ffi.new("char[]", args.encode()) if args else ffi.NULL
+    eal_args = ffi.new("char[]", args.encode()) if args else ffi.NULL
     options = ffi.new("struct dpdk_eal_options *")
-    options.library, options.args = library, words_of_eal
+    options.library, options.args = library, eal_args
     options.huge_pages, options.memory_mib = _HUGE_PAGES[huge_pages], memory_mib
-    # A descriptor of our own: the caller may close its own.
+    # Duplicate it, because the caller may close its descriptor.
     options.log_fd = -1 if log is None else os.dup(log.fileno())
     why = Why()
     why.check(lib.dpdk_start(options, *why.arguments))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bursts of packets in DPDK's memory, and views of their bytes.
 
-A burst owns its packets and frees them when it is freed or collected. Their bytes are accessed
-through memoryviews, which are released with the packets: a released view raises ValueError. What
-Python can't release (a slice of a view, a numpy array over it) prevents the burst from being freed
-or sent, with EBUSY.
+A burst owns its packets, and frees them when it is freed or collected. Memoryviews give access to
+the bytes, and are released with the packets: the use of a released view raises ValueError. While a
+slice of a view or a numpy array over it exists, free() and send() fail with EBUSY, because Python
+can't release those.
 """
 
 import contextlib
@@ -20,18 +20,18 @@ BURST_MAX = 65535
 
 
 def _buffers(packet: Any) -> Iterator[tuple[Any, int]]:
-    """Return the address and length of the bytes in each buffer of a packet."""
+    """Yield the address and length of the bytes in each buffer of a packet."""
     while packet != ffi.NULL:
         yield ffi.cast("char *", packet.buf_addr) + packet.data_off, packet.data_len
         packet = packet.next
 
 
 def copy_into(packet: Any, data: bytes) -> None:
-    """Copy as many bytes into a packet as it has."""
-    source, done = ffi.from_buffer(data), 0
+    """Copy data, which has the packet's length, into it."""
+    source, offset = ffi.from_buffer(data), 0
     for address, length in _buffers(packet):
-        ffi.memmove(address, source + done, length)
-        done += length
+        ffi.memmove(address, source + offset, length)
+        offset += length
 
 
 class Packet:
@@ -62,13 +62,17 @@ class Packet:
 
     @property
     def segments(self) -> tuple[memoryview, ...]:
-        """Writable views of its bytes, one for each buffer. DpdkError EBADF: it is gone."""
+        """Writable views of its bytes, one for each buffer. DpdkError EBADF: it was sent or
+        freed.
+        """
         with self._burst._held(self._generation):
             return self._burst._views_of(self._index)
 
     @property
     def data(self) -> memoryview:
-        """The writable view of a packet in one buffer. DpdkError EMSGSIZE: it has several."""
+        """The writable view of a packet in one buffer. DpdkError EMSGSIZE: it has several
+        buffers.
+        """
         views = self.segments
         if len(views) != 1:
             raise DpdkError(
@@ -80,13 +84,13 @@ class Packet:
 
 
 def _destroy(pool: object, handle: Any) -> None:
-    """Keep pool alive until now."""
+    """Destroy a burst. The argument keeps its pool alive until now."""
     lib.dpdk_burst_destroy(handle)
 
 
 class Burst:
-    """Packets, in order. Made by Port.receive() and Pool.build(). Threads may
-    share a burst; calls are serialized.
+    """Packets, in order. Port.receive() and Pool.build() return bursts. Threads may share a burst;
+    its calls are serialized.
     """
 
     def __init__(self, size: int, pool: object = None) -> None:
@@ -107,7 +111,7 @@ class Burst:
 
     @contextlib.contextmanager
     def _held(self, generation: int | None = None) -> Iterator[Any]:
-        """Hold the lock of an open burst, in the generation that the holder knows."""
+        """Lock the burst. DpdkError: it was freed, or its packets of this generation were sent."""
         with self._lock:
             why = ""
             if self._freed:
@@ -121,10 +125,10 @@ class Burst:
             yield self._handle
 
     def _views_of(self, index: int) -> tuple[memoryview, ...]:
-        """Under the lock."""
+        """Return the views of a packet. The caller holds the lock."""
         if index not in self._views:
             buffers = _buffers(self._handle.packets[index])
-            self._views[index] = tuple(self._view(*each) for each in buffers)
+            self._views[index] = tuple(self._view(*buffer) for buffer in buffers)
         return self._views[index]
 
     def _view(self, address: Any, length: int) -> memoryview:
@@ -135,8 +139,8 @@ class Burst:
         self._exported.append(weakref.ref(buffer))
         return memoryview(buffer)
 
-    def _settle(self) -> None:
-        """Under the lock: release all views. EBUSY if the bytes are in use."""
+    def _release_views(self) -> None:
+        """Release all views. DpdkError EBUSY: bytes are in use. The caller holds the lock."""
         while self._views:
             index, views = self._views.popitem()
             for view in views:
@@ -145,7 +149,7 @@ class Burst:
                 except BufferError:
                     raise self._in_use(index) from None
             del view, views
-        self._exported = [each for each in self._exported if each() is not None]
+        self._exported = [ref for ref in self._exported if ref() is not None]
         if self._exported:
             raise self._in_use(None)
 
@@ -186,7 +190,7 @@ class Burst:
         with self._lock:
             if self._freed:
                 return
-            self._settle()
+            self._release_views()
             self._freed = True
             lib.dpdk_burst_clear(self._handle)
 
@@ -197,12 +201,12 @@ class Burst:
         try:
             self.free()
         except DpdkError:
-            # The traceback of an error may hold views; collection frees them.
+            # The traceback of an error may refer to views; the burst is freed when collected.
             if kind is None:
                 raise
 
 
-def no_room(error: int, size: int) -> DpdkError:
+def allocation_error(error: int, size: int) -> DpdkError:
     """Return the error for a packet that could not be allocated."""
     if error == errno.ENOBUFS:
         text = f"the pool has not enough free buffers for a packet of {size} bytes"

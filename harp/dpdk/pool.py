@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from harp.dpdk import eal
 from harp.dpdk._binding import DpdkError, ffi, lib, require_running
-from harp.dpdk.packets import BURST_MAX, Burst, copy_into, no_room
+from harp.dpdk.packets import BURST_MAX, Burst, allocation_error, copy_into
 
 HEADROOM_BYTES = 128  # of a buffer, before its data (RTE_PKTMBUF_HEADROOM)
 _COUNT_MAX = 1 << 22
@@ -47,22 +47,22 @@ class Pool:
             )
         if not eal.running():
             eal.start()
-        name, room = f"harp-py-{next(_serial)}".encode(), buffer_bytes + HEADROOM_BYTES
-        handle = lib.rte_pktmbuf_pool_create(name, count, 0, 0, room, _ANY_SOCKET)
+        name, size = f"harp-py-{next(_serial)}".encode(), buffer_bytes + HEADROOM_BYTES
+        handle = lib.rte_pktmbuf_pool_create(name, count, 0, 0, size, _ANY_SOCKET)
         if handle == ffi.NULL:
             raise DpdkError(
-                f"no memory for {count} buffers of {buffer_bytes} bytes; ask for fewer, or start "
-                "DPDK with more (memory_mib)",
+                f"no memory for {count} buffers of {buffer_bytes} bytes; use fewer, or start DPDK "
+                "with more memory (memory_mib)",
                 errno.ENOMEM,
             )
         self.count, self.buffer_bytes = count, buffer_bytes
         self._lock = threading.Lock()
         self._ports = 0  # ports that receive into it
-        # Freed with its last user, but not while it has buffers in use (-EBUSY: it stays).
+        # Freed when the last user releases it, unless buffers are in use then.
         self._handle = ffi.gc(handle, lib.dpdk_pool_free)
 
     def _open(self) -> Any:
-        """Under the lock."""
+        """Return the handle. DpdkError: it was closed. The caller holds the lock."""
         if self._handle is None:
             raise DpdkError("use after the end: the pool was closed", errno.EBADF)
         require_running()
@@ -75,7 +75,7 @@ class Pool:
             return int(lib.rte_mempool_in_use_count(self._open()))
 
     def build(self, packets: Iterable[Any]) -> Burst:
-        """Return packets with these bytes.
+        """Return a burst of packets with these bytes.
 
         Parameters
         ----------
@@ -91,16 +91,16 @@ class Pool:
         ------
         DpdkError
             ENOBUFS: too few buffers are free. EMSGSIZE: a packet takes too many of them. EINVAL:
-            something has no bytes.
+            a packet is empty, or not bytes.
         """
-        contents = [_contents(each) for each in packets]
+        contents = [_contents(packet) for packet in packets]
         with self._lock:
             burst = Burst(len(contents), self._open())
             for data in contents:
                 result = lib.dpdk_burst_add(burst._handle, self._handle, len(data))
                 if result < 0:
                     burst.free()
-                    raise no_room(-result, len(data))
+                    raise allocation_error(-result, len(data))
                 copy_into(burst._handle.packets[burst._handle.count - 1], data)
         return burst
 
@@ -110,7 +110,7 @@ class Pool:
         Raises
         ------
         DpdkError
-            EBUSY: a port or a burst has buffers of it.
+            EBUSY: a port or a burst uses it.
         """
         with self._lock:
             if self._handle is None:
@@ -145,10 +145,10 @@ def _contents(packet: Any) -> bytes:
     if data is None:
         kind = type(packet).__name__
         raise DpdkError(
-            f"a packet is bytes, or something that bytes() makes some of, not {kind}:"
-            f" {repr(packet)[:60]}",
+            f"a packet must be bytes, or an object that bytes() accepts, not {kind}: "
+            f"{repr(packet)[:60]}",
             errno.EINVAL,
         )
     if not data:
-        raise DpdkError("a packet of no bytes: it has 1 at least", errno.EINVAL)
+        raise DpdkError("a packet of 0 bytes: at least 1 is needed", errno.EINVAL)
     return data

@@ -24,7 +24,7 @@ _XSTATS_TRIES = 5
 _MEMIF, _MEMIF_MORE_BYTES = "net_memif", 64
 _NAME_BYTES_MAX = 63
 _COPYING = frozenset(("net_memif", "net_tap", "net_tun", "net_af_packet", "net_pcap", "net_af_xdp"))
-# What buses and drivers return for names and arguments that they do not know; EPERM is a bare -1.
+# What buses and drivers return for unknown names and arguments; EPERM is a plain -1.
 _UNKNOWN = (errno.ENODEV, errno.ENOENT, errno.EINVAL, errno.EFAULT, errno.EPERM)
 _STATS = {
     "rx_packets": "ipackets",
@@ -72,13 +72,12 @@ class PortInfo:
 
 
 def _spec(text: str) -> Any:
-    """Parse a port's specification with the only parser (host/port_spec.c)."""
+    """Parse a port's specification (host/port_spec.c)."""
     from harp._core import port_spec
 
     if not isinstance(text, str):
         kind = type(text).__name__
         raise TypeError(f"a port is named by text (net_memif0,role=client), not by {kind}")
-
     try:
         return port_spec(text.removeprefix(_PREFIX))
     except ValueError as error:
@@ -86,8 +85,8 @@ def _spec(text: str) -> Any:
 
 
 def _with_buffers(device: str, pool: Pool) -> str:
-    """Ask memif for buffers of the pool's size: with its default of 2048 bytes, packets of MTU 9000
-    are lost.
+    """Give memif buffers of the pool's size: with its default of 2048 bytes it would lose packets
+    of MTU 9000.
     """
     if not device.startswith(_MEMIF) or ",bsize=" in device:
         return device
@@ -95,7 +94,7 @@ def _with_buffers(device: str, pool: Pool) -> str:
 
 
 def deadline(timeout: float) -> float:
-    """Return the end of so many seconds; DpdkError for a negative number."""
+    """Return the time at which a timeout ends; DpdkError: it is negative."""
     if not timeout >= 0:
         raise DpdkError(f"a timeout of {timeout} seconds: 0 or more are possible", errno.EINVAL)
     return time.monotonic() + timeout
@@ -113,7 +112,7 @@ def _offloads(capabilities: int, name: Any) -> tuple[str, ...]:
 def _refusal(device: str, error: int) -> DpdkError:
     """Return why a device could not be opened."""
     if error in (errno.EEXIST, errno.EBUSY):
-        text = f"{device}: in use, by this process or another one; close it there first"
+        text = f"{device}: in use, by this process or another one; close it first"
         return DpdkError(text, errno.EBUSY)
     if error in _UNKNOWN:
         return DpdkError(
@@ -126,36 +125,37 @@ def _refusal(device: str, error: int) -> DpdkError:
 
 
 def _find(device: str, name: bytes) -> int:
-    """Return the number of a device that was opened."""
-    each, found = ffi.new("struct rte_dev_iterator *"), ffi.new("uint16_t *")
-    if lib.rte_eth_iterator_init(each, device.encode()) == 0:
-        port = lib.rte_eth_iterator_next(each)
+    """Return the port number of a device that was probed."""
+    iterator, number = ffi.new("struct rte_dev_iterator *"), ffi.new("uint16_t *")
+    if lib.rte_eth_iterator_init(iterator, device.encode()) == 0:
+        port = lib.rte_eth_iterator_next(iterator)
         if port != lib.RTE_MAX_ETHPORTS:
-            lib.rte_eth_iterator_cleanup(each)
+            lib.rte_eth_iterator_cleanup(iterator)
             return int(port)
-    if lib.rte_eth_dev_get_port_by_name(name, found) == 0:
-        return int(found[0])
-    raise DpdkError(f"{device}: it is there, but is no Ethernet device", errno.ENODEV)
+    if lib.rte_eth_dev_get_port_by_name(name, number) == 0:
+        return int(number[0])
+    raise DpdkError(f"{device}: it exists, but is not an Ethernet device", errno.ENODEV)
 
 
 class Port(Closing):
-    """A device, which the port opens and configures; starts DPDK if needed. Any thread may call;
-    each queue serves one thread at a time.
+    """An Ethernet device of DPDK. The constructor opens and configures it, and starts DPDK if
+    needed. Any thread may call; each queue serves one thread at a time.
 
     Parameters
     ----------
     device
         PCI address or virtual device with its arguments, or a port specification
-        ("net_memif0,role=client;mtu=9000;queues=2"), whose mtu and queues apply if the call has
-        none.
+        ("net_memif0,role=client;mtu=9000;queues=2"), whose mtu and queues are the defaults of the
+        arguments.
     rx_queues, tx_queues
-        Queues; 0: the specification's, else 1.
+        Queues; 0: those of the specification, else 1.
     descriptors
-        Of each queue; made to fit the device.
+        Of each queue; adapted to the device.
     mtu
-        Bytes of an IP packet; 0: the specification's, else 1500, or less if the device has less.
+        Bytes of an IP packet; 0: that of the specification, else 1500, or the device's limit if
+        that is smaller.
     pool
-        Where packets are received into; None: a pool of the port's own.
+        Where packets are received; None: the port makes a pool.
     promiscuous
         Whether it accepts packets for other MAC addresses.
     start
@@ -183,7 +183,7 @@ class Port(Closing):
         self._memif = ffi.NULL
         spec = _spec(device)
         if not isinstance(pool, Pool | None):
-            raise TypeError(f"a pool is a dpdk.Pool, not {type(pool).__name__}: {pool!r:.60}")
+            raise TypeError(f"pool must be a dpdk.Pool, not {type(pool).__name__}: {pool!r:.60}")
         numbers = {
             "rx_queues": rx_queues or spec.queues,
             "tx_queues": tx_queues or spec.queues,
@@ -217,7 +217,7 @@ class Port(Closing):
         name = self.name.encode()
         if not 0 < len(name) <= _NAME_BYTES_MAX:
             raise DpdkError(f"{device[:80]!r} names no device", errno.EINVAL)
-        # A virtual device that exists would be found, not opened again.
+        # rte_dev_probe() would succeed for a virtual device that is already open.
         if lib.rte_eth_dev_get_port_by_name(name, ffi.new("uint16_t *")) == 0:
             raise _refusal(device, errno.EBUSY)
         if device.startswith(_MEMIF):
@@ -251,11 +251,11 @@ class Port(Closing):
             yield self._id
 
     @contextlib.contextmanager
-    def _everything(self) -> Iterator[None]:
-        """Wait until no burst is in progress, and let none begin."""
+    def _all_queues(self) -> Iterator[None]:
+        """Lock all queues, so that no thread sends or receives."""
         with contextlib.ExitStack() as stack:
-            for each in (*self._rx_locks, *self._tx_locks):
-                stack.enter_context(each)
+            for lock in (*self._rx_locks, *self._tx_locks):
+                stack.enter_context(lock)
             yield
 
     @contextlib.contextmanager
@@ -266,26 +266,26 @@ class Port(Closing):
         require_running()
         with locks[queue]:
             if self._id is None or not self._started:
-                end = "it was closed" if self._id is None else "it is stopped: start() it"
-                raise DpdkError(f"{self.name}: {end}", errno.EBADF)
+                reason = "it was closed" if self._id is None else "it is stopped: start() it"
+                raise DpdkError(f"{self.name}: {reason}", errno.EBADF)
             yield self._id
 
     # ----------------------------------------------------------------------------------------------
-    # Its life.
+    # Starting and stopping.
     #
     def start(self) -> None:
-        """Begin to receive and send; does nothing on a started port."""
+        """Start to receive and send; does nothing on a started port."""
         with self._control() as port:
             if not self._started:
                 result = lib.dpdk_port_start(port, self._memif)
-                lacking = "its server is not there, start that first"
-                why = f": {lacking}" if result == -errno.ECONNREFUSED else ""
-                check(result, f"{self.name}: starting it{why}")
+                refused = result == -errno.ECONNREFUSED
+                hint = ": its server does not run, start that first" if refused else ""
+                check(result, f"{self.name}: starting it{hint}")
                 self._started = True
 
     def stop(self) -> None:
         """Stop; start() continues. Does nothing on a stopped port."""
-        with self._control() as port, self._everything():
+        with self._control() as port, self._all_queues():
             if self._started:
                 check(lib.dpdk_port_stop(port, self._memif), f"{self.name}: stopping it")
                 self._started = False
@@ -299,7 +299,7 @@ class Port(Closing):
         if not eal.running():  # in a forked child the port is the parent's
             self._id = None
             return
-        with self._lock, self._everything():
+        with self._lock, self._all_queues():
             if self._id is None:
                 return
             port, self._id, self._started = self._id, None, False
@@ -310,7 +310,9 @@ class Port(Closing):
         check(result, f"{self.name}: closing it")
 
     def _close_pool(self) -> None:
-        """Free the pool if it is the port's own, after its last burst."""
+        """Close the pool if the port made it; while bursts use it, it is freed after the last
+        one.
+        """
         if self._own_pool:
             with contextlib.suppress(DpdkError):
                 self.pool.close()
@@ -326,24 +328,24 @@ class Port(Closing):
         return f"<Port {self.name}, {state}>"
 
     # ----------------------------------------------------------------------------------------------
-    # What it is.
+    # Properties and counters.
     #
     @property
     def info(self) -> PortInfo:
         """All properties that the driver reports now."""
-        found, mtu = ffi.new("struct rte_eth_dev_info *"), ffi.new("uint16_t *")
+        device, mtu = ffi.new("struct rte_eth_dev_info *"), ffi.new("uint16_t *")
         name = ffi.new("char[]", lib.RTE_ETH_NAME_MAX_LEN)
         mac = ffi.new("struct rte_ether_addr *")
         with self._control() as port:
-            check(lib.rte_eth_dev_info_get(port, found), f"{self.name}: asking what it is")
+            check(lib.rte_eth_dev_info_get(port, device), f"{self.name}: reading its properties")
             lib.rte_eth_dev_get_name_by_port(port, name)
             lib.rte_eth_macaddr_get(port, mac)
             lib.rte_eth_dev_get_mtu(port, mtu)
-            driver = _text(found.driver_name)
+            driver = _text(device.driver_name)
             return PortInfo(
                 name=_text(name),
                 driver=driver,
-                bus=_text(lib.rte_bus_name(lib.rte_dev_bus(found.device))),
+                bus=_text(lib.rte_bus_name(lib.rte_dev_bus(device.device))),
                 mac=bytes(mac.addr_bytes).hex(":"),
                 numa_node=lib.rte_eth_dev_socket_id(port),
                 link=self.link,
@@ -351,32 +353,32 @@ class Port(Closing):
                 promiscuous=lib.rte_eth_promiscuous_get(port) == 1,
                 driver_copies=driver in _COPYING,
                 mtu_bytes=mtu[0],
-                mtu_bytes_max=found.max_mtu,
-                rx_queues=found.nb_rx_queues,
-                tx_queues=found.nb_tx_queues,
-                rx_queues_max=found.max_rx_queues,
-                tx_queues_max=found.max_tx_queues,
-                rss_table=found.reta_size,
-                rx_offloads=_offloads(found.rx_offload_capa, lib.rte_eth_dev_rx_offload_name),
-                tx_offloads=_offloads(found.tx_offload_capa, lib.rte_eth_dev_tx_offload_name),
+                mtu_bytes_max=device.max_mtu,
+                rx_queues=device.nb_rx_queues,
+                tx_queues=device.nb_tx_queues,
+                rx_queues_max=device.max_rx_queues,
+                tx_queues_max=device.max_tx_queues,
+                rss_table=device.reta_size,
+                rx_offloads=_offloads(device.rx_offload_capa, lib.rte_eth_dev_rx_offload_name),
+                tx_offloads=_offloads(device.tx_offload_capa, lib.rte_eth_dev_tx_offload_name),
             )
 
     @property
     def link(self) -> Link:
         """Whether the link is up, and its speed."""
-        found = ffi.new("struct dpdk_link *")
+        link = ffi.new("struct dpdk_link *")
         with self._control() as port:
-            check(lib.dpdk_port_link(port, found), f"{self.name}: its link")
-        return Link(bool(found.up), found.speed_mbps, bool(found.full_duplex))
+            check(lib.dpdk_port_link(port, link), f"{self.name}: reading its link")
+        return Link(bool(link.up), link.speed_mbps, bool(link.full_duplex))
 
     def stats(self) -> dict[str, int]:
         """Return the counters that every driver has: rx_packets, tx_packets, rx_bytes, tx_bytes,
         rx_missed (no descriptor was free), rx_errors, tx_errors, rx_no_buffer (the pool was empty).
         """
-        found = ffi.new("struct rte_eth_stats *")
+        stats = ffi.new("struct rte_eth_stats *")
         with self._control() as port:
-            check(lib.rte_eth_stats_get(port, found), f"{self.name}: its counters")
-        return {name: getattr(found, field) for name, field in _STATS.items()}
+            check(lib.rte_eth_stats_get(port, stats), f"{self.name}: reading its counters")
+        return {name: getattr(stats, field) for name, field in _STATS.items()}
 
     def xstats(self) -> dict[str, int]:
         """Return the driver's own counters, by DPDK's names (rx_good_packets, rx_missed_errors
@@ -385,7 +387,7 @@ class Port(Closing):
         with self._control() as port:
             for _ in range(_XSTATS_TRIES):
                 most = lib.rte_eth_xstats_get_names(port, ffi.NULL, 0)
-                check(most, f"{self.name}: counters")
+                check(most, f"{self.name}: reading its counters")
                 names = ffi.new("struct rte_eth_xstat_name[]", most + 1)
                 values = ffi.new("struct rte_eth_xstat[]", most + 1)
                 counts = {
@@ -405,7 +407,7 @@ class Port(Closing):
         Parameters
         ----------
         most
-            Packets to return at most.
+            Limit of packets to return.
         queue
             The receive queue.
         timeout
@@ -456,21 +458,21 @@ class Port(Closing):
         """
         if isinstance(packets, Burst):
             return self._send_burst(packets, queue, timeout)
-        several = isinstance(packets, list | tuple) or (
+        is_sequence = isinstance(packets, list | tuple) or (
             isinstance(packets, Iterable)
             and not hasattr(packets, "__bytes__")
             and not isinstance(packets, bytes | bytearray | memoryview)
         )
         with self._control():
-            burst = self.pool.build(packets if several else [packets])
+            burst = self.pool.build(packets if is_sequence else [packets])
         with burst:
             return self._send_burst(burst, queue, timeout)
 
     def _send_burst(self, burst: Burst, queue: int, timeout: float) -> int:
         end = deadline(timeout)
         with burst._held() as handle:
-            want = int(handle.count)
-            burst._settle()
+            count = int(handle.count)
+            burst._release_views()
             burst._generation += 1
             while handle.count:
                 with self._queue(self._tx_locks, queue) as port:
@@ -479,4 +481,4 @@ class Port(Closing):
                     if time.monotonic() >= end:
                         break
                     time.sleep(_NAP_S)
-            return want - int(handle.count)
+            return count - int(handle.count)

@@ -26,7 +26,7 @@ _BURST = 32
 
 
 class DpdkSocket(SuperSocket):  # type: ignore[misc,unused-ignore]
-    """Packets of one queue of a port. The caller owns the port: closing this leaves it open."""
+    """Packets of one queue of a port. The caller owns the port: close() leaves it open."""
 
     desc = "a queue of a DPDK port"
     nonblocking_socket = True
@@ -54,18 +54,18 @@ class DpdkSocket(SuperSocket):  # type: ignore[misc,unused-ignore]
         return bool(self._waiting)
 
     def recv_raw(self, x: int = 65535) -> tuple[Any, bytes | None, float | None]:
-        """Return the next packet's class, bytes and time; Nones without a packet."""
+        """Return the next packet's class, bytes and time; each is None without a packet."""
         if not self._fill():
             return None, None, None
-        when, data = self._waiting.pop(0)
-        return Ether, data[:x], when
+        received_s, data = self._waiting.pop(0)
+        return Ether, data[:x], received_s
 
     def fileno(self) -> int:
-        """A port has no descriptor."""
+        """Return -1: a port has no descriptor."""
         return -1
 
     def close(self) -> None:
-        """Leave the port open."""
+        """Close this socket, but not the port."""
         self.closed = True
 
     @staticmethod
@@ -74,7 +74,7 @@ class DpdkSocket(SuperSocket):  # type: ignore[misc,unused-ignore]
         interval = conf.recv_poll_rate if remain is None else min(remain, conf.recv_poll_rate)
         deadline = time.monotonic() + interval
         while True:
-            ready = [each for each in sockets if each.closed or each._fill()]
+            ready = [sock for sock in sockets if sock.closed or sock._fill()]
             if ready or time.monotonic() >= deadline:
                 return ready
             time.sleep(_NAP_S)

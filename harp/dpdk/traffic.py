@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traffic at the rate of C: a generator, a sink or echo, a ping.
+"""Traffic at full speed: a generator, a sink or echo, a ping.
 
 Each loop runs in C without the GIL and returns at least every 20 ms, so that Ctrl-C, other threads
 and other queues of the port continue.
@@ -24,7 +24,7 @@ _FOREVER = float("inf")
 
 @dataclass(frozen=True)
 class Count:
-    """Counts of a run. idle: calls that moved no packet, of `bursts` calls."""
+    """Counts of a run. idle: how many of the calls moved no packet."""
 
     packets: int
     bytes: int  # Ethernet header included
@@ -39,7 +39,7 @@ class Count:
 
     @property
     def gbit_per_s(self) -> float:
-        """Return the rate of these bytes."""
+        """Return the rate of these bytes; 0 without a measurable time."""
         return self.bytes * 8e-9 / self.seconds if self.seconds else 0.0
 
 
@@ -63,8 +63,8 @@ def generate(
 ) -> Count:
     """Send a burst's packets repeatedly.
 
-    HARP does not copy the packets: the same buffers are sent, with another reference each time.
-    Make the burst long (64 to 1024), because some drivers keep buffers for a while.
+    HARP does not copy the packets: the same buffers are sent each time. Use a long burst (64 to
+    1024 packets), because some drivers keep buffers for a while.
 
     Parameters
     ----------
@@ -73,12 +73,12 @@ def generate(
     burst
         The packets.
     packets, seconds, stop
-        What ends it: a number of packets sent (None: no limit), seconds, or an event that is set.
+        Limits: a number of packets (None: no limit), seconds, an event that is set.
 
     Returns
     -------
     Count
-        What was sent.
+        The packets that were sent.
 
     Raises
     ------
@@ -113,15 +113,14 @@ def sink(
     port, queue
         The port, and its queue.
     packets, seconds, stop
-        What ends it: a number of packets received (None: no limit), seconds, or an event that is
-        set.
+        Limits: a number of packets (None: no limit), seconds, an event that is set.
     echo
         Whether packets are sent back, with source and destination MAC exchanged.
 
     Returns
     -------
     Count
-        What was received.
+        The packets that were received.
 
     Raises
     ------
@@ -146,8 +145,7 @@ def sink(
 def ping(
     port: Port, burst: Burst, *, rounds: int = 1000, wait: float = 0.1, queue: int = 0
 ) -> list[int]:
-    """Measure round trips: send a packet, which a sink(echo=True) returns, and wait
-    for it.
+    """Measure round trips of a packet that a sink(echo=True) sends back.
 
     Parameters
     ----------
@@ -163,12 +161,12 @@ def ping(
     Returns
     -------
     list of int
-        The round trips in nanoseconds, without those that took longer.
+        The round trips in nanoseconds, without those that took longer than wait.
 
     Raises
     ------
     DpdkError
-        EINVAL: the packet has less than 22 bytes, or a number is out of range. EBADF: the port is
+        EINVAL: the packet has fewer than 22 bytes, or a number is out of range. EBADF: the port is
         stopped or closed.
     """
     if not 0 < rounds <= _ROUNDS_MAX or not 0 < wait <= 60:
@@ -183,6 +181,6 @@ def ping(
         ):
             count = min(left, _PINGS)
             answered = lib.dpdk_ping(number, queue, handle, count, int(wait * 1e9), rtt)
-        check(answered, f"{port.name}: pinging, with a packet of 22 bytes at least")
-        result += [int(rtt[each]) for each in range(answered)]
+        check(answered, f"{port.name}: ping, with a packet of at least 22 bytes")
+        result += [int(rtt[index]) for index in range(answered)]
     return result

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """One end of a measurement on a DPDK port: `python -m harp.dpdk.worker ROLE SPEC [OPTIONS]`.
 
-DPDK starts once in a process, and a driver may end one, so `harpctl bench wire` and `harpctl check`
-open ports in processes of their own. OPTIONS is a JSON object of arguments: "start" for
+A process can start DPDK only once, and a driver may end the process. So `harpctl bench wire` and
+`harpctl check` run this in other processes. OPTIONS is a JSON object of arguments: "start" for
 harp.dpdk.start(), "pool" for Pool, "port" for Port, "run" for the role. `receive` and `pong` print
 "ready" and the port's MAC address, and run until SIGTERM. Each role prints a line of JSON at its
-end. An error is one line on stderr, with status REFUSED.
+end. An error is one line on stderr, with exit status REFUSED.
 """
 
 import json
@@ -29,7 +29,7 @@ _DRAIN_S = 0.1
 
 
 def _link(port: dpdk.Port) -> dpdk.Link:
-    """Wait for the link, which may stay down."""
+    """Wait for the link for _LINK_S; it may stay down."""
     deadline = time.monotonic() + _LINK_S
     while not port.link.up and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
@@ -37,20 +37,20 @@ def _link(port: dpdk.Port) -> dpdk.Link:
 
 
 def _packets(port: dpdk.Port, size: int, count: int, to: str) -> dpdk.Burst:
-    """Packets to a peer whose link is up."""
+    """Wait for the link, and return packets to a peer."""
     if not _link(port).up:
-        raise HarpError(f"{port.name}: no link: is its peer there, the cable in?")
+        raise HarpError(f"{port.name}: no link; check the peer and the cable")
     head = bytes.fromhex((to + port.info.mac).replace(":", "")) + _ETHERTYPE
     return port.pool.build([head + bytes(size - len(head))] * count)
 
 
-def _counted(port: dpdk.Port, count: dpdk.Count) -> dict[str, Any]:
+def _to_json(port: dpdk.Port, count: dpdk.Count) -> dict[str, Any]:
     rates = {"packets_per_s": count.packets_per_s, "gbit_per_s": count.gbit_per_s}
     return asdict(count) | rates | {"stats": port.stats()}
 
 
-def _stopped(port: dpdk.Port) -> threading.Event:
-    """Say that the port is ready; the event is set by SIGTERM."""
+def _print_ready(port: dpdk.Port) -> threading.Event:
+    """Print that the port is ready; return an event that SIGTERM sets."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     print("ready", port.info.mac, flush=True)
@@ -60,15 +60,15 @@ def _stopped(port: dpdk.Port) -> threading.Event:
 def send(port: dpdk.Port, size: int, seconds: float, to: str) -> dict[str, Any]:
     """Send copies of one packet."""
     with _packets(port, size, 256, to) as burst:
-        sent = _counted(port, dpdk.generate(port, burst, seconds=seconds))
-    # Closing a memif drops the packets in its ring, and no event says that it is empty.
+        sent = _to_json(port, dpdk.generate(port, burst, seconds=seconds))
+    # Closing a memif drops the packets in its ring, and no event reports that it is empty.
     time.sleep(_DRAIN_S)
     return sent
 
 
 def receive(port: dpdk.Port) -> dict[str, Any]:
-    """Receive until SIGTERM. late: packets still in flight then, which count in no rate."""
-    count = _counted(port, dpdk.sink(port, stop=_stopped(port)))
+    """Receive until SIGTERM. late: packets that arrive after that; the rates exclude them."""
+    count = _to_json(port, dpdk.sink(port, stop=_print_ready(port)))
     return count | {"late": dpdk.sink(port, seconds=_LATE_S).packets}
 
 
@@ -79,13 +79,13 @@ def ping(port: dpdk.Port, size: int, rounds: int, to: str) -> dict[str, Any]:
 
 
 def pong(port: dpdk.Port) -> dict[str, Any]:
-    """Return packets until SIGTERM."""
-    return _counted(port, dpdk.sink(port, stop=_stopped(port), echo=True))
+    """Send received packets back, until SIGTERM."""
+    return _to_json(port, dpdk.sink(port, stop=_print_ready(port), echo=True))
 
 
 def examine(port: dpdk.Port, buses: list[str]) -> dict[str, Any]:
-    """Return the link for `harpctl check`, on buses where starting a port contacts no peer; {}: the
-    link was not read.
+    """Return the link for `harpctl check`. buses: those of ports that may be started; the link of
+    another port is {}.
     """
     if port.info.bus not in buses:
         return {"link": {}}

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prepares NICs and their host for HARP as harp.toml asks, and restores them.
+"""Prepares NICs and their host for HARP as harp.toml specifies, and restores them.
 
     host = Host()
     result = prepare(config.nics, config.daemon.huge_pages, host, record, old)
     ...
     restore(result.undo, host, record)
 
-By default only the reserved ports are changed; an MTU never is. `record` writes the Undo
-where a restarted harpd finds it. undo.py has the theory of operation.
+By default only the reserved ports are changed; the MTU never is. `record` stores the Undo for a
+restarted harpd. undo.py has the theory of operation.
 """
 
 from harp.nicprep.host import Host, interrupts

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host as NIC preparation sees it: /sys and /proc under roots that a test may choose, the NICs
-through a transport that a test may replace.
+"""What NIC preparation reads of the host: /sys and /proc, whose paths a test can change, and the
+NICs, whose transport a test can replace.
 """
 
 import os
@@ -23,17 +23,17 @@ def _ifindex(ifname: str) -> int | None:
 
 @dataclass(frozen=True)
 class Host:
-    """The sources. Everything that is read may be absent."""
+    """The sources. Any file or setting may be absent."""
 
     sys: Path = Path("/sys")
     proc: Path = Path("/proc")
     ethtool: Ethtool = field(default_factory=Ethtool)
     ifindex: Callable[[str], int | None] = _ifindex
-    # Those that this process may use.
+    # The processors that this process may use.
     processors: Callable[[], set[int]] = lambda: os.sched_getaffinity(0)
 
     def read(self, path: Path) -> str | None:
-        """Return a small file's text without the last newline; None if it can't be read."""
+        """Return a small file's text, stripped; None if it can't be read."""
         try:
             return path.read_text(errors="replace").strip()
         except OSError:
@@ -62,8 +62,8 @@ class Host:
     def device(self, ifname: str) -> Path | None:
         """Return the NIC's folder on the PCI bus; None if there is none (veth, bond).
 
-        By the bus address that the driver reports, and not through /sys/class/net: that folder
-        shows the network namespace in which /sys was mounted, where eth0 may be another interface.
+        The driver reports the bus address. /sys/class/net shows the network namespace in which /sys
+        was mounted, where the name may belong to another interface.
         """
         try:
             _, address = self.ethtool.driver(ifname)
@@ -106,26 +106,26 @@ class Interrupt:
 
 
 def interrupts(host: Host, ifname: str) -> list[Interrupt]:
-    """Return the interrupts of the NIC's queues, by queue; empty if it has none of its own."""
+    """Return the interrupts of the NIC's queues, ordered by queue."""
     device = host.device(ifname)
     if device is None:
         return []
     own = {int(name) for name in host.names(device / "msi_irqs") if name.isdecimal()}
     names = interrupt_names(host)
     others = [name for name in host.names(device / "net") if name != ifname]
-    found = []
+    result = []
     for number in sorted(own & names.keys()):
         name = names[number]
         match = _QUEUE.search(name)
-        # Ports that share one PCI function name their interface; a sibling's are not ours.
-        alien = any(re.search(rf"\b{re.escape(other)}\b", name) for other in others)
-        if match and not _NO_QUEUE.search(name) and not alien:
-            found.append(Interrupt(number, name, int(match[1])))
-    return sorted(found, key=lambda interrupt: (interrupt.queue, interrupt.number))
+        # If several ports share a PCI function, the interrupt's name contains the interface's name.
+        of_other = any(re.search(rf"\b{re.escape(other)}\b", name) for other in others)
+        if match and not _NO_QUEUE.search(name) and not of_other:
+            result.append(Interrupt(number, name, int(match[1])))
+    return sorted(result, key=lambda interrupt: (interrupt.queue, interrupt.number))
 
 
 def interrupt_names(host: Host) -> dict[int, str]:
-    """Return interrupt number -> its name by the driver (/proc/interrupts)."""
+    """Return the name of each interrupt, by its number (/proc/interrupts)."""
     result: dict[int, str] = {}
     for line in (host.read(host.proc / "interrupts") or "").splitlines():
         number, colon, rest = line.strip().partition(":")
@@ -135,7 +135,7 @@ def interrupt_names(host: Host) -> dict[int, str]:
 
 
 def local_processors(host: Host, ifname: str) -> set[int]:
-    """Return the processors of the NIC's NUMA node that we may use; all if no node is known."""
+    """Return the usable processors of the NIC's NUMA node; without a node all usable ones."""
     allowed, node = host.processors(), host.node(ifname)
     if node is None:
         return allowed
@@ -146,8 +146,8 @@ def local_processors(host: Host, ifname: str) -> set[int]:
 def cores_near(host: Host, ifname: str) -> list[int]:
     """Return local_processors(), best first for a queue's interrupt.
 
-    Of each core one thread comes before its siblings. Processor 0, where the kernel does its
-    housekeeping, comes after its equals.
+    The first thread of each core comes before the siblings. Processor 0, which the kernel uses
+    most, comes last of its group.
     """
     near = local_processors(host, ifname)
     base = host.sys / "devices/system/cpu"

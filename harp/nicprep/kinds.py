@@ -2,7 +2,7 @@
 """The kinds of settings that NIC preparation changes: how to read, write and restore each.
 
 A setting is a kind, a target ("eth0", "node0/2048kB", a range of ports) and some named values.
-Values are JSON's, so that changes can be written to a file.
+Values are of JSON types, so that changes can be written to a file.
 """
 
 import errno
@@ -43,7 +43,7 @@ def _of_files(
     parse: Callable[[str], int | str],
     of_nic: bool = True,
 ) -> Kind:
-    """A setting whose values are in files of the kernel, which are never made."""
+    """Return a kind whose values are in existing files of the kernel."""
 
     def read(host: Host, target: str) -> Values:
         return {name: parse(path.read_text().strip()) for name, path in find(host, target).items()}
@@ -53,7 +53,7 @@ def _of_files(
         for name, value in values.items():
             fd = os.open(files[name], os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
             try:
-                os.write(fd, f"{value}\n".encode())  # in one piece
+                os.write(fd, f"{value}\n".encode())  # the kernel needs it in one call
             finally:
                 os.close(fd)
 

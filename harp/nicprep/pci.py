@@ -9,7 +9,7 @@ from harp.nicprep.host import Host
 
 # Drivers that give the device to a process; any other is the kernel's own.
 USER_DRIVERS = ("vfio-pci", "uio_pci_generic", "igb_uio")
-# Drivers of the kernel that share the NIC with DPDK: it is opened as it is, and never bound.
+# Drivers of the kernel that share the NIC with DPDK, so that it needs no other driver.
 BIFURCATED = ("mlx4_core", "mlx5_core", "mana")
 _ADDRESS = re.compile(
     r"(?:([0-9a-fA-F]{1,8}):)?([0-9a-fA-F]{1,2}):([0-9a-fA-F]{1,2})\.([0-7])", re.ASCII
@@ -31,12 +31,12 @@ class PciDevice:
     folder: Path
 
     @property
-    def opens(self) -> bool:
+    def is_dpdk_ready(self) -> bool:
         return self.driver in USER_DRIVERS or self.driver in BIFURCATED
 
 
 def canonical(device: str) -> str | None:
-    """Return the PCI address at the begin of a port's device; None: a virtual device."""
+    """Return the PCI address at the start of a port's device; None: a virtual device."""
     match = _ADDRESS.fullmatch(device.partition(",")[0])
     if match is None:
         return None
@@ -73,19 +73,19 @@ def binding(device: PciDevice) -> str:
     return f"driverctl set-override {device.address} vfio-pci"
 
 
-def unbound(host: Host, device: str) -> str:
+def unbound(host: Host, name: str) -> str:
     """Return why DPDK can't open a port's device, and the remedy; empty: only DPDK can tell."""
-    address = canonical(device)
+    address = canonical(name)
     if address is None:
         return ""
-    found = find(host, address)
-    if found is None:
-        return f"there is no PCI device {address}; `lspci -D` lists those there are"
-    if not found.network:
-        return f"{address} is no network device; `lspci -D` lists those there are"
-    if found.opens:
+    device = find(host, address)
+    if device is None:
+        return f"there is no PCI device {address}; `lspci -D` lists the devices"
+    if not device.network:
+        return f"{address} is not a network device; `lspci -D` lists the devices"
+    if device.is_dpdk_ready:
         return ""
-    if found.driver:
-        of = f" ({', '.join(found.interfaces)})" if found.interfaces else ""
-        return f"{address} belongs to the kernel's {found.driver}{of}: {binding(found)}"
-    return f"{address} has no driver: {binding(found)}"
+    if device.driver:
+        interfaces = f" ({', '.join(device.interfaces)})" if device.interfaces else ""
+        return f"{address} belongs to the kernel's {device.driver}{interfaces}: {binding(device)}"
+    return f"{address} has no driver: {binding(device)}"

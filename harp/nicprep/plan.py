@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares what is requested of a NIC and its host with the present state; changes nothing."""
+"""Compares the requested settings of NICs and host with the current ones; changes nothing."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from harp.nicprep.kinds import ABSENT, KINDS, PORTS_KIND
 from harp.nicprep.transport import Values
 
 HUGE_PAGE = "2048kB"
-Decision = tuple[Values, list[str]]  # values to set, and notes for people
+Decision = tuple[Values, list[str]]  # values to set, and notes for the log
 _BREAKS = {
     "channels": "the link may pause for a moment",
     "rings": "the link may pause for a moment",
@@ -30,7 +30,7 @@ _OFFLOADS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Change:
-    """One setting, present and requested; with a problem it can't be changed."""
+    """One setting: current and requested values. problem: why it can't be changed."""
 
     kind: str
     target: str
@@ -41,7 +41,7 @@ class Change:
     absent: bool = False  # the problem is that the NIC has no such setting
 
     @property
-    def needed(self) -> bool:
+    def is_needed(self) -> bool:
         return bool(self.problem) or self.before != self.after
 
     @property
@@ -60,9 +60,8 @@ class Change:
 
 
 def plan(nic: NicConfig, host: Host) -> list[Change]:
-    """Return the requested settings of one NIC, in the order in which they must be made.
-
-    Settings that are already as requested are among them; they are not `needed`.
+    """Return the requested settings of one NIC, in the order in which they must be changed. Those
+    that already have the requested values are included.
     """
     return [
         *_counts(host, "channels", nic.ifname, {"queues": nic.queues}),
@@ -75,13 +74,13 @@ def plan(nic: NicConfig, host: Host) -> list[Change]:
 
 
 def plan_host(nics: Sequence[NicConfig], huge_pages: int, host: Host) -> list[Change]:
-    """Return the settings of the host, likewise: the NICs' ports are reserved; huge_pages: number
-    of 2 MiB, on the NUMA nodes of the NICs, 0: unchanged.
+    """Return the requested settings of the host: reserved ports, and huge pages. huge_pages: number
+    of 2 MiB pages, on the NUMA nodes of the NICs; 0: unchanged.
     """
-    found = [_ports(host, nics)] if nics else []
+    changes = [_ports(host, nics)] if nics else []
     if huge_pages:
-        found += _pages(host, huge_pages, [nic.ifname for nic in nics])
-    return found
+        changes += _pages(host, huge_pages, [nic.ifname for nic in nics])
+    return changes
 
 
 def short(value: object) -> str:
@@ -91,7 +90,7 @@ def short(value: object) -> str:
 
 
 def _plan(host: Host, kind: str, target: str, decide: Callable[[Values], Decision]) -> Change:
-    """Plan a setting whose requested values depend on its present ones."""
+    """Plan a setting. decide: returns its new values, from the current ones."""
     try:
         now = KINDS[kind].read(host, target)
     except (OSError, ValueError) as error:
@@ -106,14 +105,14 @@ def _plan(host: Host, kind: str, target: str, decide: Callable[[Values], Decisio
 
 
 def _exactly(requested: Values, now: Values) -> Decision:
-    """Values that must match; unknown ones are a problem."""
+    """Set values as requested; names that the NIC does not have are noted."""
     unknown = ", ".join(sorted(requested.keys() - now.keys()))
     known = {name: value for name, value in requested.items() if name in now}
     return known, [f"can't be set here: {unknown}"] if unknown else []
 
 
 def _counts(host: Host, kind: str, ifname: str, requested: Mapping[str, int]) -> list[Change]:
-    """Plan numbers with a limit: a larger request is reduced to the limit, and reported."""
+    """Plan numbers with a limit: a larger request is reduced to the limit, with a note."""
 
     def decide(now: Values) -> Decision:
         after, notes = {}, []
@@ -126,14 +125,14 @@ def _counts(host: Host, kind: str, ifname: str, requested: Mapping[str, int]) ->
                 continue
             after[name] = min(value, limit)
             if value > limit:
-                notes.append(f"{name} {value} asked for, {limit} is the most")
+                notes.append(f"{name} {value} requested, {limit} is the limit")
         return after, notes
 
     return [_plan(host, kind, ifname, decide)] if any(requested.values()) else []
 
 
 def _queue_names(requested: Mapping[str, int], now: Values) -> Mapping[str, int]:
-    """Plan queues: combined ones if the NIC has such, else the same number for each direction."""
+    """Translate "queues": to combined queues if the NIC has such, else to both directions."""
     if "queues" not in requested:
         return requested
     if now.get("combined_max"):
@@ -142,7 +141,7 @@ def _queue_names(requested: Mapping[str, int], now: Values) -> Mapping[str, int]
 
 
 def _offloads(host: Host, nic: NicConfig) -> list[Change]:
-    """Plan offloads. One that the NIC does not have is off already."""
+    """Plan offloads. An offload that the NIC does not have is off already."""
     requested = {
         name: getattr(nic, key) == "on"
         for key, names in _OFFLOADS.items()
@@ -185,8 +184,8 @@ def _coalesce(host: Host, nic: NicConfig) -> list[Change]:
 def _affinity(host: Host, nic: NicConfig) -> list[Change]:
     if nic.irq_affinity == "keep":
         return []
-    found = interrupts(host, nic.ifname)
-    if not found:
+    irqs = interrupts(host, nic.ifname)
+    if not irqs:
         problem = "this NIC's queues have no interrupts of their own"
         return [Change("irq-affinity", nic.ifname, {}, {}, problem=problem, absent=True)]
     local = nic.irq_affinity == "local"
@@ -195,12 +194,12 @@ def _affinity(host: Host, nic: NicConfig) -> list[Change]:
         problem = "none of the processors of the NIC's NUMA node may be used"
         return [Change("irq-affinity", nic.ifname, {}, {}, problem=problem)]
 
-    def planned(each: Interrupt) -> Change:
-        after = {"processors": str(cores[each.queue % len(cores)])}
-        target = f"{nic.ifname} irq {each.number}"
-        return _plan(host, "irq-affinity", target, lambda _: (after, [each.name]))
+    def plan_one(irq: Interrupt) -> Change:
+        after = {"processors": str(cores[irq.queue % len(cores)])}
+        target = f"{nic.ifname} irq {irq.number}"
+        return _plan(host, "irq-affinity", target, lambda _: (after, [irq.name]))
 
-    return [planned(each) for each in found]
+    return [plan_one(irq) for irq in irqs]
 
 
 def _ports(host: Host, nics: Sequence[NicConfig]) -> Change:
@@ -213,15 +212,15 @@ def _ports(host: Host, nics: Sequence[NicConfig]) -> Change:
 
 
 def _pages(host: Host, pages: int, ifnames: Sequence[str]) -> list[Change]:
-    """Divide pages among the NICs' nodes, or all nodes; never fewer than there are."""
+    """Divide pages among the NICs' nodes, or all nodes; a node's number is never reduced."""
     near = {node for ifname in ifnames if (node := host.node(ifname)) is not None}
     nodes = sorted(near) or host.nodes()
     targets = [f"node{node}/{HUGE_PAGE}" for node in nodes] or [HUGE_PAGE]
 
-    def planned(index: int, target: str) -> Change:
+    def plan_one(index: int, target: str) -> Change:
         share = pages // len(targets) + (index < pages % len(targets))
         return _plan(
             host, "huge-pages", target, lambda now: ({"pages": max(share, now["pages"])}, [])
         )
 
-    return [planned(index, target) for index, target in enumerate(targets)]
+    return [plan_one(index, target) for index, target in enumerate(targets)]

@@ -16,7 +16,7 @@ def parse(text: str) -> set[int]:
             continue
         first, dash, last = part.partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise ValueError(f"{part!r} is no number or range")
+            raise ValueError(f"{part!r} is not a number or range")
         low, high = int(first), int(last or first)
         if low > high or high > NUMBER_MAX:
             raise ValueError(f"{part!r} is not a range within 0..{NUMBER_MAX}")
@@ -25,5 +25,5 @@ def parse(text: str) -> set[int]:
 
 
 def text(numbers: Iterable[int]) -> str:
-    """Return the shortest notation; empty for no numbers."""
+    """Return the shortest notation; empty without numbers."""
     return spans(sorted(set(numbers)))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel's ethtool interface: netlink, and ioctl for parts that are younger there than the
-supported kernels (the RSS table, the driver's name).
+"""The kernel's ethtool interface: netlink, and ioctl for parts that supported kernels lack there
+(the RSS table, the driver's name).
 
-Of generic netlink pyroute2 (0.7 to 0.9) has only the ring sizes; the other messages are declared
-here with its primitives, after include/uapi/linux/ethtool_netlink.h and netdev.h.
+pyroute2 (0.7 to 0.9) has only the message of ring sizes. The others are declared here, after
+include/uapi/linux/ethtool_netlink.h and netdev.h.
 """
 
 import array
@@ -49,7 +49,7 @@ class Channels(_Ethtool):
 
 
 class Rings(_Ethtool):
-    """ETHTOOL_MSG_RINGS_*: the part of it that is ours."""
+    """ETHTOOL_MSG_RINGS_*: the attributes that HARP uses."""
 
     nla_map = _HEAD + _names(
         "uint32",
@@ -58,7 +58,7 @@ class Rings(_Ethtool):
 
 
 class Coalesce(_Ethtool):
-    """ETHTOOL_MSG_COALESCE_*: up to the adaptive switches."""
+    """ETHTOOL_MSG_COALESCE_*: the attributes up to the adaptive switches."""
 
     nla_map = (
         _HEAD
@@ -74,7 +74,7 @@ class Features(_Ethtool):
 
 
 class NetdevDevice(genlmsg):  # type: ignore[misc]
-    """NETDEV_CMD_DEV_GET: the part of it that is ours."""
+    """NETDEV_CMD_DEV_GET: the attributes that HARP uses."""
 
     nla_map = (
         ("UNSPEC", "none"),
@@ -85,7 +85,7 @@ class NetdevDevice(genlmsg):  # type: ignore[misc]
 
 
 class NetdevQueue(genlmsg):  # type: ignore[misc]
-    """NETDEV_CMD_QUEUE_GET (Linux 6.8; the socket's mark since 6.14)."""
+    """NETDEV_CMD_QUEUE_GET (Linux 6.8; xsk since 6.14)."""
 
     nla_map = (
         ("UNSPEC", "none"),
@@ -113,12 +113,12 @@ _PARTS: dict[str, tuple[int, int, type[Any], tuple[str, ...]]] = {
 
 
 class Ethtool:
-    """The NICs of the thread's network namespace. OSError: EOPNOTSUPP for what one lacks."""
+    """The NICs of the thread's network namespace. OSError: EOPNOTSUPP: the NIC lacks the part."""
 
     def get(self, part: str, ifname: str) -> Values:
-        """Return a part. channels, rings, coalesce: numbers, with their "_max"; features: name ->
-        bool, of what is on or may be; changeable: those that may change; rss: {"table": [queue,
-        ...]}.
+        """Return a part. channels, rings, coalesce: numbers, with their "_max"; features: name to
+        bool, of those that are on or can be changed; changeable: only those that can be changed;
+        rss: {"table": [queue, ...]}.
         """
         if part == "rss":
             return {"table": _rss_get(ifname)}
@@ -146,12 +146,16 @@ class Ethtool:
         _call("ethtool", request, command)
 
     def driver(self, ifname: str) -> tuple[str, str]:
+        """Return the driver's name and the NIC's bus address; empty without one."""
         # struct ethtool_drvinfo: cmd, driver[32], version[32], fw_version[32], bus_info[32] ...
         buffer = array.array("B", struct.pack("=I", _ETHTOOL_GDRVINFO) + bytes(196))
         _ioctl(ifname, buffer)
         data = buffer.tobytes()
-        words = [data[at : at + 32].split(b"\0")[0].decode(errors="replace") for at in (4, 100)]
-        return words[0], words[1] if words[1] not in ("N/A", "tap", "tun") else ""
+        driver, bus = (
+            data[offset : offset + 32].split(b"\0")[0].decode(errors="replace")
+            for offset in (4, 100)
+        )
+        return driver, bus if bus not in ("N/A", "tap", "tun") else ""
 
     def xdp(self, ifname: str) -> Values:
         """Return xdp_features (Linux 6.3)."""
@@ -172,14 +176,14 @@ class Ethtool:
 def _call(family: str, message: Any, command: int, *, dump: bool = False) -> list[Any]:
     """Send one request; return the answers as decoded messages of its class.
 
-    OSError with the kernel's own message if there is one; ENOTSUP if there is no such family.
+    OSError, with the kernel's message if there is one; EOPNOTSUPP: there is no such family.
     """
     with netlink.connect(NETLINK_GENERIC) as sock:
-        ask = ctrlmsg()
-        ask["cmd"], ask["version"] = _CTRL_CMD_GETFAMILY, 1
-        ask["attrs"].append(("CTRL_ATTR_FAMILY_NAME", family))
+        query = ctrlmsg()
+        query["cmd"], query["version"] = _CTRL_CMD_GETFAMILY, 1
+        query["attrs"].append(("CTRL_ATTR_FAMILY_NAME", family))
         try:
-            (answer,) = netlink.exchange(sock, ask, GENL_ID_CTRL)
+            (answer,) = netlink.exchange(sock, query, GENL_ID_CTRL)
         except FileNotFoundError as error:
             text = f"this kernel has no {family} netlink"
             raise OSError(errno.EOPNOTSUPP, text) from error
@@ -195,15 +199,15 @@ def _request(message: type[Any], ifname: str) -> Any:
 
 
 def _bit_names(bitset: Any) -> dict[str, bool]:
-    """Return a bitset's bits by name, and whether each is set; without a mask only set ones."""
+    """Return a bitset's bits by name, and whether each is set; without a mask only those set."""
     listed = bitset.get_attr("ETHTOOL_A_BITSET_BITS") if bitset is not None else None
     if listed is None:
         return {}
-    whole = bitset.get_attr("ETHTOOL_A_BITSET_NOMASK") is not None
+    all_set = bitset.get_attr("ETHTOOL_A_BITSET_NOMASK") is not None
     result = {}
     for bit in listed.get_attrs("ETHTOOL_A_BITSET_BITS_BIT"):
         on = any(name == "ETHTOOL_A_BITSET_BIT_VALUE" for name, _ in bit["attrs"])
-        result[str(bit.get_attr("ETHTOOL_A_BITSET_BIT_NAME"))] = whole or on
+        result[str(bit.get_attr("ETHTOOL_A_BITSET_BIT_NAME"))] = all_set or on
     return result
 
 
@@ -237,11 +241,11 @@ def _ioctl(ifname: str, buffer: "array.array[int]") -> None:
 
 
 def _rss_get(ifname: str) -> list[int]:
-    size_only = array.array("I", [_ETHTOOL_GRXFHINDIR, 0])
-    _ioctl(ifname, size_only)
-    size = size_only[1]
+    header = array.array("I", [_ETHTOOL_GRXFHINDIR, 0])
+    _ioctl(ifname, header)
+    size = header[1]
     if not 0 < size <= _RSS_TABLE_MAX:
         raise OSError(errno.EOPNOTSUPP, "this NIC shows no RSS table")
-    whole = array.array("I", [_ETHTOOL_GRXFHINDIR, size, *([0] * size)])
-    _ioctl(ifname, whole)
-    return whole.tolist()[2:]
+    table = array.array("I", [_ETHTOOL_GRXFHINDIR, size, *([0] * size)])
+    _ioctl(ifname, table)
+    return table.tolist()[2:]

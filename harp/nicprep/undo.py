@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reversible changes, which another process can restore after a crash.
 
-Theory of operation. Before a change, its old and requested values are written to a file; after it,
-the resulting ones. Each value of an entry has a list of those that are ours: the requested one, and
-until the result is recorded also the present one if that is ours. So a process that dies at any
-moment leaves a list with which another one can tell. A value that equals the old one needs nothing;
-one of ours is restored; any other is of a program that changed it after us, and stays. A change
-that can't be written to the file is not made. An entry is dropped if its interface is gone, or its
-name belongs to another one.
+Theory of operation. An entry has the old values of a setting, and for each of them the values that
+HARP has set or was about to set ("ours"). It is written to a file before the change, with the
+requested values, and after it, with the resulting ones. A change that can't be recorded is not
+made. So another process can restore the setting after a crash at any moment:
+
+- A value that equals the old one needs no action.
+- A value that is ours is restored.
+- Any other value was set by another program after HARP, and stays.
+
+An entry is dropped if its interface was removed, or if its name belongs to another one.
 """
 
 import errno
@@ -31,7 +34,7 @@ Key = tuple[str, str]  # kind and target of a setting
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one change, or of restoring it: one line for people."""
+    """The result of one change, or of restoring it, as a line for the log."""
 
     status: Status
     name: str  # "eth0 ring sizes"
@@ -44,13 +47,13 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Entry:
-    """A setting that we changed, or were about to."""
+    """A setting that HARP has changed, or is about to change."""
 
     kind: str
     target: str
     before: Values  # to restore
-    ours: dict[str, list[Any]]  # by the same names, the values that are ours
-    ifindex: int  # the NIC's; 0: not a NIC's
+    ours: dict[str, list[Any]]  # by the same names, the values that HARP set
+    ifindex: int  # of the NIC; 0: it is a setting of the host
 
     @property
     def key(self) -> Key:
@@ -62,7 +65,7 @@ class Entry:
 
     @property
     def is_restorable(self) -> bool:
-        """Tell whether this version can restore it: another one may have written it."""
+        """Tell whether this version can restore it, because another version may have written it."""
         needed = {"ports"} if self.kind == PORTS_KIND else set()
         complete = needed <= self.before.keys() <= self.ours.keys()
         return self.kind in KINDS and isinstance(self.target, str) and complete
@@ -72,26 +75,26 @@ class Entry:
         return ranges.parse(self.ours["ports"][-1]) - ranges.parse(self.before["ports"])
 
     def owns(self, name: str, value: Any) -> bool:
-        """Tell whether a present value is ours; fewer pages than requested are."""
+        """Tell whether HARP set a value. The kernel may allocate fewer pages than requested."""
         ours = self.ours[name]
         fewer = self.kind == "huge-pages" and self.before[name] < value <= max(ours)
         return value in ours or fewer
 
     def only(self, names: Iterable[str]) -> "Entry":
-        kept = list(names)
+        names = list(names)
         return replace(
             self,
-            before={name: self.before[name] for name in kept},
-            ours={name: self.ours[name] for name in kept},
+            before={name: self.before[name] for name in names},
+            ours={name: self.ours[name] for name in names},
         )
 
-    def way_back(self, now: Values) -> tuple[Values, Values]:
+    def plan_restore(self, now: Values) -> tuple[Values, Values]:
         """Return the values to write, and those that another program changed meanwhile."""
         if self.kind == PORTS_KIND:
-            # Remove the ports that we added, and keep all others, older or newer.
-            present = ranges.parse(now["ports"])
-            left = {"ports": ranges.text(present - self.added)}
-            return (left if self.added & present else {}), {}
+            # Remove the ports that HARP added, and keep all others.
+            current = ranges.parse(now["ports"])
+            remaining = {"ports": ranges.text(current - self.added)}
+            return (remaining if self.added & current else {}), {}
         write: Values = {}
         theirs: Values = {}
         for name, old in self.before.items():
@@ -103,7 +106,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Undo:
-    """All changes to restore, in the order in which they were made. False if there are none."""
+    """All changes to restore, the oldest first. False if there are none."""
 
     entries: list[Entry] = field(default_factory=list)
     unknown: list[Any] = field(default_factory=list)  # JSON that only another version can restore
@@ -112,9 +115,11 @@ class Undo:
         return bool(self.entries or self.unknown)
 
     def put(self, entry: Entry) -> "Undo":
-        """Return a list with this entry in place of an older one; one without values is dropped."""
-        entries = {each.key: each for each in self.entries} | {entry.key: entry}
-        return replace(self, entries=[each for each in entries.values() if each.before])
+        """Return a copy with this entry, which replaces one with its key; without values it is
+        removed.
+        """
+        entries = {old.key: old for old in self.entries} | {entry.key: entry}
+        return replace(self, entries=[item for item in entries.values() if item.before])
 
 
 @dataclass
@@ -129,23 +134,23 @@ Record = Callable[[Undo], None]
 
 
 def no_record(_undo: Undo) -> None:
-    """Record nothing, for changes that end with the process."""
+    """Record nothing, for changes that need no restore after a crash."""
 
 
 def apply(
     changes: Iterable[Change], host: Host, record: Record = no_record, undo: Undo | None = None
 ) -> Result:
-    """Make changes one by one; a failure is reported and the others continue.
+    """Make changes one by one; after a failure the others continue.
 
-    record writes the list of changes, before and after each change. If it raises OSError before a
-    change, the change is not made. undo: earlier changes that are still to be restored.
+    record: stores the list of changes, before and after each change. If it raises OSError before a
+    change, the change is not made. undo: earlier changes that are not restored yet.
     """
     result = Result(undo=undo or Undo())
     for change in changes:
         if change.problem:
             status: Status = "not supported" if change.absent else "refused"
             result.outcomes.append(Outcome(status, change.name, change.problem))
-        elif change.needed:
+        elif change.is_needed:
             _apply_one(change, host, record, result)
     return result
 
@@ -153,7 +158,9 @@ def apply(
 def restore(
     undo: Undo, host: Host, record: Record = no_record, requested: Iterable[Change] = ()
 ) -> Result:
-    """Restore every value that is not requested, last first; failures stay in the result's undo."""
+    """Restore every value that is not requested, the newest change first. Values that can't be
+    restored stay in the result's undo.
+    """
     result = Result(undo=undo)
     keep: dict[Key, set[str]] = {}
     for change in requested:
@@ -169,7 +176,7 @@ def restore(
             try:
                 record(result.undo)
             except OSError as error:
-                # It is restored all the same; a reader of the old list will find it so.
+                # It is restored. A later restore finds the old value, and does nothing.
                 result.outcomes.append(
                     Outcome("partly", entry.name, f"not recorded: {error.strerror or error}")
                 )
@@ -183,23 +190,22 @@ def prepare(
     record: Record = no_record,
     undo: Undo | None = None,
 ) -> Result:
-    """Prepare the host and its NICs; restore first what an earlier call changed and is no longer
-    requested. Blocks: a NIC may take a second to change its rings.
+    """Prepare the host and its NICs, after restoring earlier changes that are no longer requested.
+    This blocks: a NIC may take a second to change its rings.
     """
 
     def requests() -> list[Change]:
-        found = plan_host(nics, huge_pages, host)
+        changes = plan_host(nics, huge_pages, host)
         for nic in nics:
-            found += plan(nic, host)
-        return found
+            changes += plan(nic, host)
+        return changes
 
     result = restore(undo or Undo(), host, record, requests())
-    # The number of queues comes first and the rest is read after it, because the interrupts change
-    # with the queues.
+    # The number of queues comes first, because the interrupts change with it.
     for of_queues in (True, False):
-        changes = [each for each in requests() if (each.kind == "channels") is of_queues]
-        made = apply(changes, host, record, result.undo)
-        result = Result(result.outcomes + made.outcomes, made.undo)
+        changes = [change for change in requests() if (change.kind == "channels") is of_queues]
+        applied = apply(changes, host, record, result.undo)
+        result = Result(result.outcomes + applied.outcomes, applied.undo)
     return result
 
 
@@ -217,15 +223,15 @@ class Preparation:
 
 def _log(result: Result) -> None:
     for outcome in result.outcomes:
-        trouble = outcome.status not in ("done", "restored", "gone")
-        log.log(logging.WARNING if trouble else logging.INFO, "%s", outcome.line)
+        good = outcome.status in ("done", "restored", "gone")
+        log.log(logging.INFO if good else logging.WARNING, "%s", outcome.line)
 
 
 def _apply_one(change: Change, host: Host, record: Record, result: Result) -> None:
     kind, undo = KINDS[change.kind], result.undo
     ifindex = (host.ifindex(change.target.split(" ")[0]) or 0) if kind.of_nic else 0
     key = change.kind, change.target
-    old = next((each for each in undo.entries if each.key == key), None)
+    old = next((item for item in undo.entries if item.key == key), None)
     entry = _intent(old if old and old.ifindex == ifindex else None, change, ifindex)
 
     def report(status: Status, text: str) -> None:
@@ -246,11 +252,11 @@ def _apply_one(change: Change, host: Host, record: Record, result: Result) -> No
     except OSError as error:
         failure = error.strerror or str(error)
     try:
-        present = kind.read(host, change.target)
-        now = {name: present.get(name) for name in change.after}
+        current = kind.read(host, change.target)
+        now = {name: current.get(name) for name in change.after}
     except (OSError, ValueError) as error:
         report("refused", f"{failure or 'changed'}, and can't be read any more: {error}")
-        return  # the intent stays, because the present value is unknown
+        return  # the entry stays, because the current value is unknown
     if now == change.before:
         result.undo = undo.put(old or entry.only(()))
         report("refused", failure or "the kernel accepted it and changed nothing")
@@ -265,12 +271,12 @@ def _apply_one(change: Change, host: Host, record: Record, result: Result) -> No
     try:
         record(result.undo)
     except OSError as error:
-        # The recorded intent has the same effect.
-        report("partly", f"its end is not recorded: {error.strerror or error}")
+        # The entry that was recorded before the change has the same effect.
+        report("partly", f"its result is not recorded: {error.strerror or error}")
 
 
 def _intent(old: Entry | None, change: Change, ifindex: int) -> Entry:
-    """Return the entry of a change, with the values before the first of our changes."""
+    """Return the entry of a change, with the values before HARP's first change."""
     before, ours = dict(change.before), {name: [value] for name, value in change.after.items()}
     if old is not None and change.kind == PORTS_KIND:
         before = {"ports": ranges.text(ranges.parse(change.before["ports"]) - old.added)}
@@ -285,12 +291,12 @@ def _intent(old: Entry | None, change: Change, ifindex: int) -> Entry:
 
 
 def _restore_one(entry: Entry, host: Host) -> tuple[Outcome | None, bool]:
-    """Return what to report, if anything, and whether the entry is finished."""
+    """Return the outcome, if there is one to report, and whether the entry is finished."""
     kind = KINDS[entry.kind]
     if kind.of_nic and host.ifindex(entry.target.split(" ")[0]) != entry.ifindex:
         return Outcome("gone", entry.name, "the interface is gone, or another one now"), True
     try:
-        write, theirs = entry.way_back(kind.read(host, entry.target))
+        write, theirs = entry.plan_restore(kind.read(host, entry.target))
         if write:
             kind.write(host, entry.target, write)
             now = kind.read(host, entry.target)
@@ -305,8 +311,8 @@ def _restore_one(entry: Entry, host: Host) -> tuple[Outcome | None, bool]:
         text = (error.strerror if isinstance(error, OSError) else None) or str(error)
         return Outcome("refused", entry.name, f"not restored: {text}"), False
     if theirs:
-        left = ", ".join(f"{name} {short(value)}" for name, value in theirs.items())
-        return Outcome("left", entry.name, f"changed by another program since: {left}"), True
+        values = ", ".join(f"{name} {short(value)}" for name, value in theirs.items())
+        return Outcome("left", entry.name, f"changed by another program since: {values}"), True
     if not write:
         return None, True
     restored = ", ".join(f"{name} {short(value)}" for name, value in write.items())

@@ -264,7 +264,7 @@ def test_a_lease_survives_a_renamed_interface(
         harpd.kernel.present["wan7"] = replace(link, ifname="wan7")
         sync(harpd), sync(harpd)
         assert count_logged(caplog, "eth0: can't be leased: the interface is called wan7 now") == 1
-        with pytest.raises(RefusedByDaemonError, match="is called wan7 now; change harp.toml"):
+        with pytest.raises(RefusedByDaemonError, match="is called wan7 now; change harp"):
             client.lease("eth0")
         assert set(before.xsks) == {first.queue}
         assert not before.closed

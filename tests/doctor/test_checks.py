@@ -80,15 +80,15 @@ def fixed_merging(checked: CheckedHost) -> None:
     checked.fake.ethtool.fixed.add("rx-gro-hw")
 
 
-def tagged(checked: CheckedHost, offload: bool = True, beneath: str = "eth1") -> None:
+def tagged(checked: CheckedHost, offload: bool = True, lower: str = "eth1") -> None:
     """VLAN 5 is on the NIC, or on another device."""
     checked.fake.nic.parts["features"]["rx-vlan-hw-parse"] = offload
-    checked.links["vlan5"] = Link("vlan5", 50, "vlan", up=False, beneath=beneath)
+    checked.links["vlan5"] = Link("vlan5", 50, "vlan", up=False, lower=lower)
 
 
 def tagged_bond(checked: CheckedHost) -> None:
     """The members of a bond receive the packets of its VLANs."""
-    tagged(checked, beneath="bond0")
+    tagged(checked, lower="bond0")
     checked.links["vlan6"] = replace(checked.links["vlan5"], name="vlan6", index=51)
     link(checked, master="bond0", master_kind="bond")
 
@@ -181,8 +181,8 @@ FAULTS: list[Fault] = [
         "gibberish",
     ),
     ("device", lambda p: virtual(p, "bond", members=("eth2", "eth3")), NO, "members: eth2, eth3"),
-    ("device", lambda p: virtual(p, "vlan", beneath="eth2"), NO, "a VLAN on eth2"),
-    ("device", lambda p: virtual(p, "macvlan", beneath="eth2"), COSTS, "a macvlan on eth2"),
+    ("device", lambda p: virtual(p, "vlan", lower="eth2"), NO, "a VLAN on eth2"),
+    ("device", lambda p: virtual(p, "macvlan", lower="eth2"), COSTS, "a macvlan on eth2"),
     ("device", lambda p: virtual(p, "ipvlan"), COSTS, "on a device of the host"),
     ("device", lambda p: virtual(p, "bridge", members=("eth2",)), COSTS, "a bridge"),
     ("device", lambda p: virtual(p, "wireguard", ethernet=False), NO, "no Ethernet frames"),
@@ -243,7 +243,7 @@ def test_the_names_by_which_nccl_finds_the_plugin(checked: CheckedHost, tmp_path
     assert "not by name" in checked.finding("nccl-name").text
     names = ("libnccl-net-harp.so", "libnccl-net.so")
     checked.libraries[names[0]] = _paths.plugin()
-    assert "libnccl-net.so is not there" in checked.finding("nccl-name").text
+    assert "there is no libnccl-net.so" in checked.finding("nccl-name").text
     checked.libraries[names[1]] = _paths.plugin()
     assert "and by default" in checked.finding("nccl-name").text
     checked.libraries[names[1]] = tmp_path / "other"
@@ -272,7 +272,7 @@ def test_the_names_by_which_nccl_finds_the_plugin(checked: CheckedHost, tmp_path
         (lambda p: p.fake.nic.xsk_queues.append(3), "queue-busy", "queue 0 is free; taken: 3"),
         (lambda p: leases(p, 3), "queue-busy", "harpd has 3 of 8 queues to lease"),
         (lambda p: tagged(p, offload=False), "vlan-tags", "rxvlan is off"),
-        (lambda p: tagged(p, beneath="eth2"), "vlan-tags", "no VLAN interface here"),
+        (lambda p: tagged(p, lower="eth2"), "vlan-tags", "no VLAN interface here"),
         (lambda p: leases(p, 3), "harpd", "harpd 0.1.0 at /run/harp/harpd.sock leases eth1"),
         (lambda p: p.fake.remove("proc/interrupts"), "irq-affinity", "none of its own"),
         (lambda p: p.fake.allowed.__isub__({4, 5, 6}), "numa", "node 1, processors 7"),

@@ -114,7 +114,7 @@ FAULTS: list[tuple[str, Cause, Severity, str]] = [
     ("dpdk-binding", lambda p: card(p, "ena"), NO, ADVICE),
     ("dpdk-binding", lambda p: card(p, "ena"), NO, f"dpdk-devbind.py -b vfio-pci {NIC}"),
     ("dpdk-binding", lambda _: None, NO, NIC),
-    ("dpdk-binding", no_nic, NO, "is no network device"),
+    ("dpdk-binding", no_nic, NO, "is not a network device"),
     ("dpdk-binding", lambda p: card(p, ""), NO, "has no driver"),
     ("dpdk-vfio", no_vfio, NO, "modprobe vfio-pci"),
     ("dpdk-vfio", lambda p: card(p, group=None), NO, "intel_iommu=on"),
@@ -124,7 +124,7 @@ FAULTS: list[tuple[str, Cause, Severity, str]] = [
     ("dpdk-vfio", lambda p: card(p, "uio_pci_generic"), COSTS, ""),
     ("dpdk-access", vfio_file(False), NO, "chgrp harp"),
     ("dpdk-access", vfio_file(None), NO, "--device"),
-    ("dpdk-default-route", ssh_session, NO, "SSH session comes in by eth5"),
+    ("dpdk-default-route", ssh_session, NO, "SSH session uses eth5"),
 ]
 
 
@@ -151,7 +151,7 @@ def test_the_interface_of_the_default_route_is_not_taken(checked: CheckedHost, d
     checked.opened.clear()
     checked.default_routes.add("eth5")
     severity, text = finding(checked, "dpdk-default-route", f"dpdk:{device}")
-    assert (severity, "default route leaves by eth5" in text) == (NO, True)
+    assert (severity, "default route uses eth5" in text) == (NO, True)
     assert "--take-default-route" in text
     assert checked.opened == []
     allowed = finding(checked, "dpdk-default-route", f"dpdk:{device};take=default-route")

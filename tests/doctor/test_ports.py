@@ -14,7 +14,7 @@ from checked_host import CheckedHost, device
 from programs import finished
 
 from harp import _host
-from harp.doctor.examine import Examined, examine_port
+from harp.doctor.examine import Examination, examine_port
 from harp.doctor.finding import Finding, Severity
 from harp.doctor.view import Harpd, PortProbe, PortUse
 from harp.errors import HarpError
@@ -74,12 +74,17 @@ FAULTS = [
         "dpdk-memory",
         toml("[job]\nframes = 65536\n"),
         NO,
-        "MiB of frames are asked for (2",
+        "MiB of frames are needed (2",
     ),
     ("dpdk-device", refuse("0000:01:00.0: in use, by another process"), NO, "in use"),
     ("dpdk-link", set_link(up=False, speed_mbps=0), NO, "down"),
-    ("dpdk-mtu", change(mtu_bytes_max=1500), NO, "9000 is asked for, and the device takes 1500"),
-    ("dpdk-queues", change(rx_queues_max=1), NO, "2 are asked for, and the device has 1"),
+    (
+        "dpdk-mtu",
+        change(mtu_bytes_max=1500),
+        NO,
+        "9000 is requested, but the device's limit is 1500",
+    ),
+    ("dpdk-queues", change(rx_queues_max=1), NO, "2 are requested, but the device has 1"),
     ("dpdk-queues", change(rss_table=0), COSTS, "it has no hash: packets may all come to one"),
     ("dpdk-offloads", change(tx_offloads=["MULTI_SEGS"]), COSTS, "none"),
 ]
@@ -87,7 +92,7 @@ GOOD_PORTS = [
     (set_link(up=True, speed_mbps=0), "dpdk-link", "unknown speed"),
     (change(driver="net_memif", mtu_bytes_max=1500), "dpdk-mtu", "of several buffers"),
     (change(driver_copies=True, tx_offloads=[]), "dpdk-offloads", "the driver copies"),
-    (no_huge('[job]\ndpdk_huge_pages = "never"\n'), "dpdk-memory", "as harp.toml has it"),
+    (no_huge('[job]\ndpdk_huge_pages = "never"\n'), "dpdk-memory", "by dpdk_huge_pages"),
 ]
 
 
@@ -140,7 +145,7 @@ def test_a_port_that_cannot_be_opened_is_reported_once(port: CheckedHost) -> Non
 
 def test_ports_of_harp_toml_are_known_by_name(port: CheckedHost) -> None:
     port.toml = '[[dpdk]]\ndevice = "net_null0"\nname = "rail7"\nmtu = 1400\n'
-    examined: Examined = port.examine("dpdk:rail7")
+    examined: Examination = port.examine("dpdk:rail7")
     assert examined.ifname == "dpdk:rail7"
     assert port.opened[-1].startswith("net_null0;name=rail7;")
     assert "processors" in {item.name for item in examined.findings}
@@ -229,7 +234,7 @@ def test_a_leased_port_is_left_to_its_holder(port: CheckedHost) -> None:
     assert port.opened == []
     port.use = PortUse(4711, "train.py", {})
     assert findings(port, "rail0")["dpdk-lease"].text.endswith(
-        "0 of 0 counters of its driver are not 0: none of a loss"
+        "0 of 0 counters of its driver are not 0: no losses"
     )
     port.use = PortUse()
     assert "root's to see" in findings(port, "rail0")["dpdk-lease"].text

@@ -43,7 +43,7 @@ def test_huge_pages_are_allocated_and_freed(need_root: None) -> None:
     try:
         assert {outcome.status for outcome in result.outcomes} == {"done"}, result.outcomes
         assert total() > before
-        assert not any(change.needed for change in plan_host([], requested, host))
+        assert not any(change.is_needed for change in plan_host([], requested, host))
     finally:
         restored = restore(result.undo, host)
     assert {outcome.status for outcome in restored.outcomes} == {"restored"}

@@ -14,11 +14,11 @@ from harp.nicprep.undo import apply
 
 
 def needed_changes(fake: FakeHost, **keys: Any) -> list[Change]:
-    return [change for change in plan(nic(**keys), fake.host) if change.needed]
+    return [change for change in plan(nic(**keys), fake.host) if change.is_needed]
 
 
 def needed_host_changes(fake: FakeHost, *nics: NicConfig, huge_pages: int = 0) -> list[Change]:
-    return [change for change in plan_host(nics, huge_pages, fake.host) if change.needed]
+    return [change for change in plan_host(nics, huge_pages, fake.host) if change.is_needed]
 
 
 def test_defaults_change_only_the_reserved_ports(fake: FakeHost) -> None:
@@ -87,7 +87,7 @@ def test_coalescing(fake: FakeHost, keys: dict[str, Any], expected: dict[str, in
 def test_requests_above_the_maximum_are_reduced_and_reported(fake: FakeHost) -> None:
     (channels,) = needed_changes(fake, queues=64)
     assert channels.after == {"combined": 16}
-    assert "combined 64 asked for, 16 is the most" in channels.note
+    assert "combined 64 requested, 16 is the limit" in channels.note
 
 
 def test_queues_for_each_direction(fake: FakeHost) -> None:
