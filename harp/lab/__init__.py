@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Test hosts on one machine: network namespaces joined by veth pairs.
 
-Two hosts share one veth pair. Three or four hosts, or two with `switch`, are connected to a bridge
-in a namespace of its own, so that the machine's own namespace sees nothing of it. Hosts with
-several NICs have a bridge for each: a rail, with a subnet of its own (harp.lab.rails cuts and
-shapes them). A lab is a context manager and cleans up at the end of the block, on an exception,
-SIGINT, SIGTERM, SIGHUP, and at exit. The next lab removes what a killed run left, by its name
+Two hosts share one veth pair. More hosts, or two with `switch`, are connected to a bridge in
+another namespace. Hosts with several NICs have a bridge and a subnet for each: a rail
+(harp.lab.rails cuts and shapes them). The machine's own namespace has no part of this. A lab is a
+context manager and cleans up at the end of the block, on an exception, SIGINT, SIGTERM, SIGHUP, and
+at exit. The next lab removes the namespaces of a killed one, by their names
 (harp-<pid>-<serial>-...).
 """
 
@@ -42,7 +42,7 @@ QUEUES_MAX = 16
 MTU_MIN, MTU_MAX = 1280, 65535
 IFNAME = "eth0"
 _NAME = re.compile(r"harp-(\d+)-(\d+)-(h\d|sw)")
-RUN_DIRS = Path("/run/harp-lab")  # of the hosts' harpds: harp.lab.harpd
+RUN_DIRS = Path("/run/harp-lab")  # of the hosts' harpds (harp.lab.harpd)
 _IFA_F_NODAD = 2
 _IPV6 = Path("/proc/net/if_inet6")
 _serial = itertools.count()
@@ -56,14 +56,13 @@ class LabOptions:
     mtu_bytes: int = 1500
     offload: bool = True  # segmentation, GRO and checksum offloads of the veth devices
     queues: int = 1
-    # A bridge even between two hosts, to drop and to shape packets.
-    switch: bool = False
-    ipv6: bool = False  # IPv6 addresses only, instead of IPv4 ones
-    # The rule by which each NIC chooses queues (harp.lab.piped). Needs a switch. None leaves it to
-    # veth, where a generic XDP program gets the packets of transmit queue n on receive queue n - 1
-    # (and of 0 on 0). That is useless with more than one queue.
+    switch: bool = False  # a bridge even between two hosts, to drop and to shape packets
+    ipv6: bool = False  # IPv6 addresses instead of IPv4 addresses
+    # The rule by which each NIC chooses queues (harp.lab.piped); it needs a switch. With None, veth
+    # chooses: a generic XDP program gets the packets of transmit queue n on receive queue n - 1
+    # (and of 0 on 0), which is useless with several queues.
     rss: str | None = None
-    rails: int = 1  # NICs of each host: eth0, eth1 ... Several need a switch.
+    rails: int = 1  # NICs of each host: eth0, eth1 ...; several need a switch
 
     @property
     def switched(self) -> bool:
@@ -75,14 +74,14 @@ class LabOptions:
         return f"{family}, MTU {self.mtu_bytes}, offloads {'on' if self.offload else 'off'}"
 
     def check(self) -> None:
-        for name, value, least, most in (
+        for name, value, low, high in (
             ("hosts", self.hosts, 2, HOSTS_MAX),
             ("mtu", self.mtu_bytes, MTU_MIN, MTU_MAX),
             ("rails", self.rails, 1, RAILS_MAX),
             ("queues", self.queues, 1, QUEUES_MAX),
         ):
-            if not least <= value <= most:
-                raise HarpError(f"{name}: {value} is not in {least}..{most}", Exit.USAGE)
+            if not low <= value <= high:
+                raise HarpError(f"{name}: {value} is not in {low}..{high}", Exit.USAGE)
         if self.ipv6 and not _IPV6.exists():
             raise HarpError("ipv6: this kernel runs without it", Exit.MISSING)
 
@@ -97,16 +96,16 @@ class Nic:
 
 @dataclass
 class Host(Namespace):
-    """A host: a namespace with an interface and an address, and perhaps further ones."""
+    """A host: a namespace with one or more NICs, which have one address each."""
 
     index: int
     address: str
     ifname: str = IFNAME
-    further: tuple[Nic, ...] = ()
+    other_nics: tuple[Nic, ...] = ()
 
     @property
     def nics(self) -> tuple[Nic, ...]:
-        return (Nic(self.ifname, self.address), *self.further)
+        return (Nic(self.ifname, self.address), *self.other_nics)
 
     def endpoint(self, port: int) -> str:
         """Return "address:port", the address in brackets if it is IPv6."""
@@ -115,9 +114,9 @@ class Host(Namespace):
 
 @dataclass
 class Switch(Namespace):
-    """The namespace in the middle, with a bridge for each rail, and on it a port for each host."""
+    """The namespace with a bridge for each rail, which has a port for each host."""
 
-    rails: tuple[tuple[str, ...], ...]  # the ports of each
+    rails: tuple[tuple[str, ...], ...]  # the ports of each rail
 
     @property
     def ports(self) -> tuple[str, ...]:
@@ -156,10 +155,10 @@ class Lab(Closing):
 
     def close(self) -> None:
         if os.getpid() != self._owner:
-            return  # a forked child runs atexit handlers too, and owns nothing
-        places: list[Namespace] = [*self.hosts, *([self.switch] if self.switch else [])]
-        for place in places:
-            end_processes(place.processes)
+            return  # a forked child runs atexit handlers, too
+        members: list[Namespace] = [*self.hosts, *([self.switch] if self.switch else [])]
+        for namespace in members:
+            end_processes(namespace.processes)
         self.hosts, self.switch, self.spreader = [], None, None
         for name in namespaces():
             if name.startswith(self._prefix):
@@ -168,8 +167,7 @@ class Lab(Closing):
         atexit.unregister(self.close)
 
     def _make(self) -> None:
-        count = self.options.hosts
-        for index in range(count):
+        for index in range(self.options.hosts):
             nics = [
                 Nic(f"eth{rail}", self._address(rail, index)) for rail in range(self.options.rails)
             ]
@@ -211,11 +209,11 @@ class Lab(Closing):
     def _make_bridge(self, switch: Switch, rail: int) -> None:
         ports = switch.rails[rail]
         for host, port in zip(self.hosts, ports, strict=True):
-            # harp-switch rss needs this; rss.bpf.c has the reason.
+            # For harp-switch rss, see rss.bpf.c.
             spare = int(self.options.rss is not None)
             _make_veth(switch.netns, port, host.netns, host.nics[rail].ifname, self.options, spare)
 
-        def bridge_ports(ipr: Any) -> None:
+        def add_bridge(ipr: Any) -> None:
             name, mtu = switch.bridge(rail), self.options.mtu_bytes
             ipr.link("add", ifname=name, kind="bridge", br_forward_delay=0, br_stp_state=0)
             bridge = ipr.link_lookup(ifname=name)[0]
@@ -224,7 +222,7 @@ class Lab(Closing):
                 ipr.link("set", index=index, mtu=mtu, master=bridge, state="up")
             ipr.link("set", index=bridge, mtu=mtu, state="up")
 
-        in_namespace(switch.netns, bridge_ports)
+        in_namespace(switch.netns, add_bridge)
         if not self.options.offload:
             for port in ports:
                 offloads_off(switch.netns, port)
@@ -248,7 +246,7 @@ def require_programs(*names: str) -> None:
 
 
 def clean_leftovers() -> list[str]:
-    """Remove the namespaces of dead runs, and processes in them."""
+    """Remove the namespaces of dead runs, with the processes in them; return their names."""
     removed = []
     for name in namespaces():
         match = _NAME.fullmatch(name)
@@ -271,9 +269,8 @@ def _remove(name: str) -> None:
 def _make_veth(
     ns_a: str, if_a: str, ns_b: str, if_b: str, options: LabOptions, spare: int = 0
 ) -> None:
-    """Make a veth pair between two namespaces, inside them, so that nothing shows up outside.
-
-    The first end has this number of additional transmit queues.
+    """Make a veth pair between two namespaces, directly in them. spare: additional transmit queues
+    of the first end.
     """
     queues = {"num_tx_queues": options.queues, "num_rx_queues": options.queues}
     first = queues | {"num_tx_queues": options.queues + spare}
@@ -297,10 +294,10 @@ def _configure(host: Host, options: LabOptions) -> None:
             ipr.link("set", index=index, state="up")
 
     for nic in host.nics if _IPV6.exists() else ():
-        # The cable has no other host: skip the second of duplicate detection for the link-local
-        # address, which neighbor discovery uses as its source.
+        # Neighbor discovery needs the link-local address: do not wait a second for the detection of
+        # duplicate addresses.
         host.sysctl(f"ipv6/conf/{nic.ifname}/accept_dad", 0)
-        if host.further:
+        if host.other_nics:
             # Keep the addresses of an interface that goes down, as a host's network manager would.
             host.sysctl(f"ipv6/conf/{nic.ifname}/keep_addr_on_down", 1)
     in_namespace(host.netns, configure)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A harpd for a test host, with run_dir, harp.toml and socket of its own.
+"""A harpd for a test host, with its own run_dir, harp.toml and socket.
 
-It runs in the host's network namespace and in the machine's mount namespace. `ip netns exec` would
-give it a mount namespace of its own, whose bpffs and pins would vanish at its death.
+It runs in the host's network namespace and in the machine's mount namespace. With `ip netns exec`
+it would have another mount namespace, whose bpffs and pins would vanish with harpd.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ Value = str | int | bool | Sequence[str]
 
 
 def in_network(host: Host, args: Sequence[str | Path]) -> list[str]:
-    """Return the command line that runs args with the host's network only."""
+    """Return the command line that runs args in the host's network namespace only."""
     return ["nsenter", f"--net=/run/netns/{host.netns}", "--", *map(str, args)]
 
 
@@ -91,9 +91,9 @@ class LabHarpd(Closing):
         done = self.outcome([sys.executable, "-c", _HARPCTL, *args])
         if done.returncode != 0:
             lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-            words = lines[-1].removeprefix("harpctl: ")
+            reason = lines[-1].removeprefix("harpctl: ")
             raise HarpError(
-                f"harpctl {' '.join(args)} on host {self.host.index}: {words}",
+                f"harpctl {' '.join(args)} on host {self.host.index}: {reason}",
                 Exit(done.returncode),
             )
         return done.stdout
@@ -107,7 +107,7 @@ class LabHarpd(Closing):
 
 
 def remove_run_dir(run_dir: Path) -> None:
-    """Remove what a dead harpd left: its bpffs, which unpins everything, and its files."""
+    """Remove the bpffs, with its pins, and the files of a dead harpd."""
     subprocess.run(["umount", "-l", run_dir / "bpf"], capture_output=True, check=False)
     shutil.rmtree(run_dir, ignore_errors=True)
     with contextlib.suppress(OSError):

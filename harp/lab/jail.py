@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a command as a container would: user nobody, no capability, namespaces of its own.
+"""Runs a command as a container would: user nobody, no capability, new namespaces.
 
-It sees /usr and the named files of the machine, read-only, and harpd's socket, but no NIC. It has
-namespaces of its own for mounts, processes, IPC and host name.
+It has new namespaces for mounts, processes, IPC and host name. It can read /usr and the named files
+of the machine, and use harpd's socket, but it has no NIC.
 """
 
 import shlex
@@ -47,22 +47,22 @@ exec chroot /mnt env -C /tmp HOME=/tmp PYTHONDONTWRITEBYTECODE=1 \\
 
 
 def library_dirs() -> list[str]:
-    """Return the files of HARP and this Python that any user may read, for Jail.readable."""
+    """Return the directories of HARP and this Python, for Jail.readable."""
     package = Path(__file__).resolve().parent.parent
-    found = [package, Path(sys.prefix), Path(sys.base_prefix)]
-    found += [Path(sysconfig.get_path("purelib")), *map(Path, sys.path)]
+    paths = [package, Path(sys.prefix), Path(sys.base_prefix)]
+    paths += [Path(sysconfig.get_path("purelib")), *map(Path, sys.path)]
     build = _paths.build_dir()
     if build is not None:
-        # meson.build identifies the tree: see _paths.build_dir().
-        found += [build, package.parent / "meson.build"]
-    theirs = {Path("/"), Path("/tmp"), Path.cwd()}  # a script's directory, not a library
-    existing = [path for path in found if path.is_absolute() and path.exists()]
-    # A parent comes before its contents, and makes them unnecessary.
-    kept: list[Path] = []
+        # _paths.build_dir() identifies the tree by meson.build.
+        paths += [build, package.parent / "meson.build"]
+    excluded = {Path("/"), Path("/tmp"), Path.cwd()}  # a script's directory in sys.path
+    existing = [path for path in paths if path.is_absolute() and path.exists()]
+    # A directory comes before its contents, which need no mount then.
+    result: list[Path] = []
     for path in sorted(set(existing)):
-        if path not in theirs and not any(path.is_relative_to(other) for other in kept):
-            kept.append(path)
-    return list(map(str, kept))
+        if path not in excluded and not any(path.is_relative_to(other) for other in result):
+            result.append(path)
+    return list(map(str, result))
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Jail:
     hostname: str = "container"
 
     def command(self, host: Host | None, args: Sequence[str | Path]) -> list[str]:
-        """Return the command line, for root: in a host's network, or (None) in the caller's."""
+        """Return the command line for root. host: whose network it uses; None: the caller's."""
         require_programs("nsenter", "prlimit", "setpriv", "unshare")
         enter = ["nsenter", f"--net=/run/netns/{host.netns}", "--"] if host else []
         spaces = ["--mount", "--pid", "--ipc", "--uts", "--cgroup", "--fork", "--kill-child"]
@@ -84,10 +84,10 @@ class Jail:
         shown += [
             ("ro", path)
             for path in self.readable
-            if not any(Path(path).is_relative_to(each) for each in _SYSTEM)
+            if not any(Path(path).is_relative_to(folder) for folder in _SYSTEM)
         ]
         shown += [("rw", path) for path in self.writable]
-        lines = [shlex.join(["show", *words]) for words in shown]
+        lines = [shlex.join(["show", *arguments]) for arguments in shown]
         if self.socket is not None:
             lines.append(shlex.join(["show", "rw", self.socket, SOCKET_INSIDE]))
         lines.append(f"echo {shlex.quote(self.hostname)} >/proc/sys/kernel/hostname")

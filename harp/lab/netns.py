@@ -21,8 +21,8 @@ from harp.errors import HarpError
 from harp.nicprep.transport import Ethtool
 
 NETNS_DIR = Path("/run/netns")
-CARRIER_S = 60  # seconds after which a hanging command ends
-# The same for short commands: many wait for the kernel's RCU, which polling on all cores delays.
+CARRIER_S = 60
+# Many commands wait for the kernel's RCU, which polling on all cores delays.
 COMMAND_S = 120
 _CLONE_NEWNET = 0x40000000
 _RTMGRP_LINK = 1
@@ -44,9 +44,9 @@ def run(command: Sequence[str], timeout_s: float = COMMAND_S) -> str:
 
 
 def popen(command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
-    """Start a process of texts, with pipes for its output unless options of Popen say otherwise."""
-    usual = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, text=True, errors="replace", **(usual | options))
+    """Start a process in text mode, with options of Popen. By default its output goes to pipes."""
+    defaults = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, text=True, errors="replace", **(defaults | options))
 
 
 @dataclass
@@ -57,10 +57,12 @@ class Namespace:
     def command(
         self, args: Sequence[str | Path], cpu: int | None = None, realtime: int = 0
     ) -> list[str]:
-        """Return the command line that runs args here, on one processor if requested."""
+        """Return the command line that runs args here. cpu: the only processor; realtime: a
+        priority.
+        """
         pin = [] if cpu is None else ["taskset", "-c", str(cpu)]
-        first = ["chrt", "--fifo", str(realtime)] if realtime else []
-        return ["ip", "netns", "exec", self.netns, *pin, *first, *map(str, args)]
+        schedule = ["chrt", "--fifo", str(realtime)] if realtime else []
+        return ["ip", "netns", "exec", self.netns, *pin, *schedule, *map(str, args)]
 
     def popen(
         self,
@@ -70,7 +72,7 @@ class Namespace:
         realtime: int = 0,
         **options: Any,
     ) -> subprocess.Popen[str]:
-        """Start a process here, with options of Popen. It ends with the lab at the latest."""
+        """Start a process here, with options of Popen. The end of the lab ends it."""
         with deferring():
             process = popen(self.command(args, cpu, realtime), **options)
             self.processes.append(process)
@@ -90,9 +92,9 @@ class Namespace:
 
 
 def _in_thread(name: str, work: Callable[[], None]) -> None:
-    """Run work() in a thread, which may change its namespace and ends.
+    """Run work() in a new thread, which may change its namespace.
 
-    pyroute2's own way forks, and the child would share our signal handlers and cleanup.
+    pyroute2 would fork, and the child would have this process's signal handlers and cleanup.
     """
     failure: list[BaseException] = []
 
@@ -123,7 +125,7 @@ def make_namespace(name: str) -> None:
 
 
 def remove_namespace(name: str) -> None:
-    """Kill the processes in a namespace and delete it, if it exists; a busy one stays for later."""
+    """Kill the processes in a namespace and delete it; a busy one stays for clean_leftovers()."""
     for pid in netns.ns_pids(str(NETNS_DIR)).get(name, ()):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -169,15 +171,15 @@ def end_processes(processes: Sequence[subprocess.Popen[str]]) -> None:
 
 
 def wait_for_carrier(ipr: Any) -> None:
-    """Wait until every veth here is up: the kernel reports it a moment after both ends are. A port
-    of a bridge is up when the bridge forwards over it.
+    """Wait until every veth here is up, which the kernel reports after a delay. A port of a bridge
+    is up when the bridge forwards packets over it.
     """
     deadline = time.monotonic() + CARRIER_S
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as changes:
         changes.bind((0, _RTMGRP_LINK))  # before the first reading, so that no change is missed
         while True:
             links = [link for link in ipr.get_links() if link.get_nested(*_IFLA_KIND) == "veth"]
-            down = [link for link in links if not _running(link)]
+            down = [link for link in links if not _is_up(link)]
             if not down:
                 return
             changes.settimeout(max(0.001, deadline - time.monotonic()))
@@ -188,22 +190,22 @@ def wait_for_carrier(ipr: Any) -> None:
                 raise HarpError(f"{name} did not go up within {CARRIER_S} s") from None
 
 
-def _running(link: Any) -> bool:
+def _is_up(link: Any) -> bool:
     if link.get("state") != "up" or link.get_attr("IFLA_OPERSTATE") != "UP":
         return False
     return link.get_nested(*_IFLA_PORT_STATE) in (None, _BR_STATE_FORWARDING)
 
 
 def offloads_off(namespace: str, ifname: str) -> None:
-    """Do as `ethtool -K IFNAME tso off gso off gro off tx off`."""
+    """Do what `ethtool -K IFNAME tso off gso off gro off tx off` does."""
 
     def work(_ipr: Any) -> None:
         ethtool = Ethtool()
-        found = [
+        features = [
             feature
             for feature in ethtool.get("changeable", ifname)
             if feature.startswith(_OFFLOADS) or feature in ("rx-gro", "tx-generic-segmentation")
         ]
-        ethtool.set("features", ifname, dict.fromkeys(found, False))
+        ethtool.set("features", ifname, dict.fromkeys(features, False))
 
     in_namespace(namespace, work)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that run together on test hosts. The error of the first that failed is the team's."""
+"""Processes that run together on test hosts. A team fails with its first process that fails."""
 
 import contextlib
 import os
@@ -23,22 +23,23 @@ def job_environment(
     foreign: tuple[str, ...] = ("NCCL_",),
     kept: Collection[str] = (),
 ) -> dict[str, str]:
-    """Return this process's environment with these variables, and without other ones whose names
-    begin with one of `foreign`, except those in `kept`.
+    """Return this process's environment with these variables. Other variables whose names begin
+    with one of `foreign` are removed, except those in `kept`.
     """
-    own = {
+    inherited = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(foreign) or name in kept
     }
-    return own | dict(variables)
+    return inherited | dict(variables)
 
 
 class Team(Closing):
-    """Processes, each with a file for its stderr. They end with this object.
+    """Processes, each with a file for its stderr. close() ends them.
 
-    name: of the program, for error messages, which begin with `label`: "rank {}: ", with the number
-    of the process. error: text that marks lines of errors, of which the first counts; "": the last.
+    name: of the program, for error messages. label: their prefix, such as "rank {}: ", with the
+    number of the process. error: text of the lines that are errors, of which the first one is
+    reported; "": the last line is reported.
     """
 
     def __init__(self, name: str, label: str = "", error: str = "") -> None:
@@ -76,23 +77,23 @@ class Team(Closing):
         """Wait until the newest process prints "ready"; return the rest of that line."""
         stdout = self.processes[-1].stdout
         assert stdout is not None
-        word, _, rest = stdout.readline().strip().partition(" ")
-        if word != "ready":
+        status, _, rest = stdout.readline().strip().partition(" ")
+        if status != "ready":
             self.processes[-1].wait()
             raise self.failure(len(self.processes) - 1)
         return rest
 
-    def follow(self, take: Callable[[str | None], None]) -> None:
-        """Call take, in a thread, with each line that the newest process prints, then with None."""
+    def follow(self, handle: Callable[[str | None], None]) -> None:
+        """Call handle(), in a thread, with each line that the newest process prints, then None."""
         stdout = self.processes[-1].stdout
         assert stdout is not None
 
         def read() -> None:
-            # The pipe was closed, or a killed process left half a line.
+            # The pipe was closed, or a killed process left an incomplete line.
             with contextlib.suppress(ValueError):
                 for line in stdout:
-                    take(line)
-            take(None)
+                    handle(line)
+            handle(None)
 
         self._readers.append(threading.Thread(target=read, daemon=True))
         self._readers[-1].start()
@@ -102,12 +103,12 @@ class Team(Closing):
         return text.strip().splitlines()
 
     def failure(self, index: int, texts: Mapping[int, str] | None = None) -> HarpError:
-        """Return the error of a process that failed; `texts` are for its exit status."""
+        """Return the error of a process that failed. texts: meanings of exit statuses."""
         lines, status = self.log(index), self.processes[index].returncode
         errors = [line for line in lines if self._error in line] if self._error else lines[-1:]
-        words = errors[0] if errors else (texts or {}).get(status, f"exit status {status}")
+        text = errors[0] if errors else (texts or {}).get(status, f"exit status {status}")
         label = self._label.format(index)
-        return HarpError(f"{label}{words}" if label or errors else f"{self._name} {index}: {words}")
+        return HarpError(f"{label}{text}" if label or errors else f"{self._name} {index}: {text}")
 
     def finish(
         self,
@@ -118,14 +119,14 @@ class Team(Closing):
         texts: Mapping[int, str] | None = None,
         remedy: str = "",
     ) -> list[str]:
-        """Wait for all processes, or for the first that failed by itself: others may wait for it.
-        Return what each printed; HarpError if one failed, or after limit_s.
+        """Wait for all processes and return what each printed. HarpError after the first failure,
+        because others may wait for that process, or after limit_s.
 
-        Exit statuses in `good` are no error; those in `late` are of processes that only lost
-        another one, which has the cause. texts: meanings of exit statuses, for processes that wrote
-        nothing to stderr. remedy: what to do when the time is over.
+        good: exit statuses of success. late: those of processes that failed because of another one,
+        whose error is preferred. texts: meanings of exit statuses, for processes that wrote nothing
+        to stderr. remedy: what to do after limit_s.
         """
-        lost = None  # the error of a process that lost another one
+        lost = None  # the error of a process that failed because of another one
         with ThreadPoolExecutor(len(self.processes)) as pool:
             ends = [pool.submit(process.communicate) for process in self.processes]
             try:

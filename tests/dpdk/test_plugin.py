@@ -128,7 +128,7 @@ def test_external_frames_move_to_another_rail(plugin: Path) -> None:
         root = lab.hosts[0].endpoint(29781)
         processes = []
         for rank, host in enumerate(lab.hosts):
-            cable = host.further[0].ifname
+            cable = host.other_nics[0].ifname
             host.run("ip", "address", "flush", "dev", cable)
             variables = environment(
                 HARP_PATH="auto",
@@ -141,7 +141,7 @@ def test_external_frames_move_to_another_rail(plugin: Path) -> None:
         first, second = processes
         # If auto prefers kernel lanes, only the 2 % of the bytes that it probes with use the port.
         counters_of(first.pid, second, tx_external_bytes=4 << 20)
-        cable = lab.hosts[0].further[0].ifname
+        cable = lab.hosts[0].other_nics[0].ifname
         lab.hosts[0].run("ip", "link", "set", cable, "down")
         out, errors = first.communicate(timeout=SECONDS_MAX)
         _, other_errors = second.communicate(timeout=SECONDS_MAX)
