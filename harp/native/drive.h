@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * drive.h - polls stacks for a program whose threads call and block (Python).
+ * drive.h - polls stacks for a program whose threads block in calls (Python).
  *
- * A *drive* owns the right to touch its stacks: one lock, taken for every call. A thread that has to wait
- * polls the stacks itself meanwhile; while no thread waits, a background poller does, the guard.
+ * A *drive* has a lock for its stacks, which every call takes. A thread that waits polls the stacks
+ * meanwhile. While no thread waits, the background poller polls them.
  */
 #ifndef HARP_NATIVE_DRIVE_H
 #define HARP_NATIVE_DRIVE_H
@@ -21,43 +21,50 @@ struct drive;
 struct drive_member {
 	struct harp_stack *stack;
 	struct harp_nic *nic;
-	struct harp_instance *instance; /* whose stack it is; NULL: a stack by itself */
+	struct harp_instance *instance; /* that owns the stack, or NULL */
 };
 
 struct drive_options {
-	uint64_t
-		spin_ns; /* a waiting thread polls for this long after the last work, then it sleeps */
-	/* Asked now and then by waiting threads, without the lock: not 0 ends the wait with -EINTR. */
+	/* For this long after the last work a waiting thread polls; then it sleeps. */
+	uint64_t spin_ns;
+	/*
+	 * Waiting threads call it periodically, without the lock; not 0 ends the wait with -EINTR.
+	 */
 	int (*interrupted)(void *ctx);
 	void *ctx;
 };
 
-/* The members stay the caller's and must outlive the drive. -EINVAL, -ENOMEM, -EAGAIN no thread. */
+/*
+ * The caller owns the members, which must outlive the drive. -EINVAL, -ENOMEM; -EAGAIN: no thread.
+ */
 int drive_create(struct drive **out, const struct drive_member *members, unsigned count,
 		 const struct drive_options *opt);
-/* Ends every wait with -ECANCELED, waits for those threads to leave and for the guard to end. From here the
- * stacks are the caller's alone. Not by a thread that holds the lock. Safe twice. */
+/*
+ * Ends every wait with -ECANCELED, and waits until those threads have left and the background
+ * poller has ended. After that only the caller uses the stacks. The caller must not hold the lock.
+ * May be called twice.
+ */
 void drive_stop(struct drive *d);
-bool drive_stopped(const struct drive *d); /* inside, or after drive_stop() */
-/* After drive_stop(), by the last user. NULL is accepted. */
+bool drive_stopped(const struct drive *d); /* needs the lock, before drive_stop() has returned */
+/* The last user calls it, after drive_stop(). NULL is accepted. */
 void drive_free(struct drive *d);
 
-/* For calls on the stacks that don't wait; may be nested. Leaving sends what the calls left to be sent. */
+/* Around calls on the stacks that do not wait; may be nested. Leaving sends queued data. */
 void drive_enter(struct drive *d);
 void drive_leave(struct drive *d);
-/* Is this thread inside? */
+/* Whether this thread holds the lock. */
 bool drive_inside(const struct drive *d);
-/* Inside: polls every stack once, whatever their clocks say. */
+/* Polls every stack once, even if no stack's deadline has passed. Needs the lock. */
 void drive_advance(struct drive *d);
-/* False in a forked child: nothing of the drive may be touched there. */
+/* False in a forked child, which must not use the drive. */
 bool drive_ours(const struct drive *d);
 
 /* Tries something under the lock: 1 done, 0 not yet, -errno. */
 typedef int (*drive_try_fn)(void *ctx);
 /*
- * Calls attempt until it does not answer 0, and advances the stacks in between. Returns what attempt
- * answered; -ETIMEDOUT at deadline_ns (CLOCK_MONOTONIC), -EINTR, -ECANCELED the drive was stopped, -EDEADLK
- * this thread is inside, -ENODEV an instance's interface is gone.
+ * Calls attempt until it does not return 0, and advances the stacks in between. Returns the result
+ * of attempt. -ETIMEDOUT: deadline_ns (CLOCK_MONOTONIC) has passed. -EINTR. -ECANCELED: the drive
+ * was stopped. -EDEADLK: this thread holds the lock. -ENODEV: an instance's interface was removed.
  */
 int drive_wait(struct drive *d, drive_try_fn attempt, void *ctx, uint64_t deadline_ns);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bursts: packets in and out of a port. */
+/* Sends and receives bursts of packets. */
 #include <errno.h>
 #include <rte_ethdev.h>
 #include <rte_mbuf.h>
@@ -24,7 +24,7 @@ struct dpdk_burst *dpdk_burst_create(uint32_t size)
 
 void dpdk_burst_clear(struct dpdk_burst *burst)
 {
-	/* After a fork they are the parent's. */
+	/* In a forked child the parent owns the packets. */
 	if (dpdk_running() == 1 && burst->count)
 		rte_pktmbuf_free_bulk(burst->packets, burst->count);
 	burst->count = 0;
@@ -36,8 +36,8 @@ void dpdk_burst_destroy(struct dpdk_burst *burst)
 	free(burst);
 }
 
-/* Lays `bytes` over a chain of as many buffers as they take. */
-static struct rte_mbuf *lay_out(struct rte_mbuf **buffers, uint32_t segments, uint32_t bytes)
+/* Makes the buffers one packet of this size. */
+static struct rte_mbuf *link_segments(struct rte_mbuf **buffers, uint32_t segments, uint32_t bytes)
 {
 	struct rte_mbuf *head = buffers[0];
 
@@ -63,7 +63,7 @@ int dpdk_burst_add(struct dpdk_burst *burst, struct rte_mempool *pool, uint32_t 
 		return -EMSGSIZE;
 	if (rte_pktmbuf_alloc_bulk(pool, buffers, segments))
 		return -ENOBUFS;
-	burst->packets[burst->count++] = lay_out(buffers, segments, bytes);
+	burst->packets[burst->count++] = link_segments(buffers, segments, bytes);
 	return 0;
 }
 
@@ -94,8 +94,8 @@ void dpdk_receive(uint16_t port, uint16_t queue, struct dpdk_burst *burst)
 	burst->count = dpdk_rx(port, queue, burst->packets, (uint16_t)burst->size);
 }
 
-/* One reference more for the driver to give back. False: it has too many already. */
-static bool hold(struct rte_mbuf *packet)
+/* Adds a reference, which the driver releases after sending. False: there are too many. */
+static bool add_reference(struct rte_mbuf *packet)
 {
 	if (rte_mbuf_refcnt_read(packet) > REFERENCES_MAX)
 		return false;
@@ -108,7 +108,7 @@ uint32_t dpdk_send_kept(uint16_t port, uint16_t queue, struct rte_mbuf **packets
 {
 	uint32_t held = 0, sent;
 
-	while (held < count && hold(packets[held]))
+	while (held < count && add_reference(packets[held]))
 		held++;
 	sent = dpdk_tx(port, queue, packets, (uint16_t)held);
 	if (sent < held)

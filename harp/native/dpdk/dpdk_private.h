@@ -1,31 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of this folder tell each other. */
+/* Declarations for the files of this folder. */
 #ifndef HARP_NATIVE_DPDK_PRIVATE_H
 #define HARP_NATIVE_DPDK_PRIVATE_H
 
-#include <rte_common.h>
+#include <rte_ethdev.h>
+#include <string.h>
 
 #include "dpdk.h"
 #include "harp_dpdk.h"
 
-/* Writes the line and returns the error. */
+/* Writes the explanation to why, and returns the error. */
 __attribute__((format(printf, 4, 5))) int dpdk_why(char *why, size_t why_len, int error,
 						   const char *format, ...);
-/* rte_eth_tx_burst() of packets that stay the caller's; returns how many. */
+/* rte_eth_tx_burst() of packets that the caller keeps; returns how many were sent. */
 uint32_t dpdk_send_kept(uint16_t port, uint16_t queue, struct rte_mbuf **packets, uint32_t count);
 
-/* libharp-dpdk.so's; NULL: not started. */
+/* The interface of libharp-dpdk.so; NULL: DPDK is not started. */
 const struct harp_dpdk_api *dpdk_library(void);
 
-/* Around each burst; false: not now, and nothing to leave. gate.c */
+static inline bool dpdk_is_memif(const struct rte_eth_dev_info *info)
+{
+	return strcmp(info->driver_name, "net_memif") == 0;
+}
+
+/* Around each burst (gate.c). False: skip the burst, without dpdk_gate_leave(). */
 bool dpdk_gate_enter(void);
 void dpdk_gate_leave(void);
 void dpdk_gate_shut(void);
 void dpdk_gate_open(void);
-/* Runs it in the thread in which the port's driver connects, and waits for it. */
+/* Calls run() in memif's interrupt thread and waits for it; for other drivers in this thread. */
 int dpdk_in_driver_thread(uint16_t port, int (*run)(uint16_t port, void *argument), void *argument);
 /* rte_eth_rx_burst() and rte_eth_tx_burst() through the gate. */
-struct rte_mbuf;
 uint16_t dpdk_rx(uint16_t port, uint16_t queue, struct rte_mbuf **packets, uint16_t count);
 uint16_t dpdk_tx(uint16_t port, uint16_t queue, struct rte_mbuf **packets, uint16_t count);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The environment: libharp-dpdk.so starts it, so that the stacks of this process find the same one. */
+/* Starts DPDK's environment by libharp-dpdk.so, so that the stacks of this process share it. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
@@ -13,7 +13,7 @@ static bool started;
 static const struct harp_dpdk_api *library_api;
 static bool forked;
 
-static void forget(void)
+static void mark_forked(void)
 {
 	forked = started;
 }
@@ -46,8 +46,8 @@ static void log_to_fd(void *ctx, enum harp_log_level level, const char *text)
 	dprintf((int)(intptr_t)ctx, "%s\n", text);
 }
 
-/* The library stays open for good: EAL's threads run in it. */
-static const struct harp_dpdk_api *api_of(const char *path, char *why, size_t why_len)
+/* The library stays open, because EAL's threads run in it. */
+static const struct harp_dpdk_api *load_api(const char *path, char *why, size_t why_len)
 {
 	const struct harp_dpdk_api *(*entry)(void);
 	void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
@@ -74,27 +74,27 @@ int dpdk_start(const struct dpdk_eal_options *opt, char *why, size_t why_len)
 		.args = opt->args,
 	};
 	const struct harp_dpdk_api *api;
-	bool plain;
+	bool has_defaults;
 	int result;
 
 	if (dpdk_running() == -ECHILD)
 		return dpdk_why(why, why_len, -ECHILD,
 				"DPDK was started before this process was forked; start "
 				"it in the process that uses it");
-	api = api_of(opt->library, why, why_len);
+	api = load_api(opt->library, why, why_len);
 	if (!api)
 		return -ELIBACC;
-	/* Options replace the log that a stack of this process may have given: defaults leave it. */
-	plain = !opt->huge_pages && !opt->memory_mib && !opt->args && opt->log_fd < 0;
+	/* NULL keeps the log that a stack of this process may have set; options replace it. */
+	has_defaults = !opt->huge_pages && !opt->memory_mib && !opt->args && opt->log_fd < 0;
 	pthread_mutex_lock(&lock);
 	if (opt->log_fd >= 0) {
 		eal.ctx = (void *)(intptr_t)opt->log_fd;
 		eal.log = log_to_fd;
 	}
-	result = api->start(plain ? NULL : &eal, why, why_len);
+	result = api->start(has_defaults ? NULL : &eal, why, why_len);
 	if (!result && !started) {
 		library_api = api;
-		pthread_atfork(NULL, NULL, forget);
+		pthread_atfork(NULL, NULL, mark_forked);
 		api->guard(dpdk_gate_shut, dpdk_gate_open);
 		__atomic_store_n(&started, true, __ATOMIC_RELEASE);
 	}

@@ -18,9 +18,7 @@ SOURCE = """
 
 
 def main(declarations: Path, header: Path, output: Path) -> None:
-    """DPDK's functions are declared for cffi alone; C includes the header, too, which cffi reads
-    without directives.
-    """
+    """Declare DPDK's functions, and those of the header, which cffi reads without directives."""
     lines = header.read_text(encoding="utf-8").splitlines()
     ffi = FFI()
     ffi.cdef(declarations.read_text(encoding="utf-8"))

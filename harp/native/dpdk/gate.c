@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gate.c - keeps bursts out of memif's driver while its interrupt thread takes a connection down.
+ * gate.c - keeps bursts out of memif's driver while its interrupt thread ends a connection.
  *
- * Each thread counts itself in and out of the drivers. The thread that shuts the gate waits until
- * no thread is inside; a thread that finds it shut skips this burst. The driver guards nothing else
- * against its interrupt thread either: so ports of memif are started, stopped, closed and asked for
- * their link there.
+ * A counter has the number of threads in drivers. The thread that shuts the gate waits until it is
+ * 0; a thread that finds the gate shut skips its burst. The driver has no locks against its
+ * interrupt thread. So start, stop, close and link status of memif ports run in the interrupt
+ * thread, too.
  */
 #include <rte_ethdev.h>
 #include <sched.h>
-#include <string.h>
 
 #include "dpdk_private.h"
 
@@ -17,7 +16,7 @@ static uint32_t inside, shut;
 
 bool dpdk_gate_enter(void)
 {
-	/* Pairs with that of dpdk_gate_shut(): either we see it shut, or it sees us inside. */
+	/* Pairs with dpdk_gate_shut(): this thread sees `shut`, or that one sees `inside`. */
 	__atomic_add_fetch(&inside, 1, __ATOMIC_SEQ_CST);
 	if (!__atomic_load_n(&shut, __ATOMIC_SEQ_CST))
 		return true;
@@ -59,19 +58,13 @@ static void call_run(void *argument)
 	call->result = call->run(call->port, call->argument);
 }
 
-static bool connects(uint16_t port)
-{
-	struct rte_eth_dev_info info;
-
-	return !rte_eth_dev_info_get(port, &info) && !strcmp(info.driver_name, "net_memif");
-}
-
 int dpdk_in_driver_thread(uint16_t port, int (*run)(uint16_t port, void *argument), void *argument)
 {
 	struct call call = { .run = run, .port = port, .argument = argument };
+	struct rte_eth_dev_info info;
 	int result;
 
-	if (!connects(port))
+	if (rte_eth_dev_info_get(port, &info) || !dpdk_is_memif(&info))
 		return run(port, argument);
 	result = dpdk_library()->run_in_intr(call_run, &call);
 	return result ? result : call.result;

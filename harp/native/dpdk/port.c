@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ports: what Python can't do by DPDK's functions alone. */
+/* Configures, starts, stops and closes ports. */
 #include <errno.h>
 #include <rte_dev.h>
 #include <rte_ethdev.h>
@@ -9,7 +9,7 @@
 
 #define ETHERNET_BYTES (RTE_ETHER_HDR_LEN + RTE_ETHER_CRC_LEN)
 
-static int refuse(uint16_t port, char *why, size_t why_len, int error, const char *step)
+static int explain(uint16_t port, char *why, size_t why_len, int error, const char *step)
 {
 	char name[RTE_ETH_NAME_MAX_LEN] = "";
 
@@ -25,12 +25,6 @@ int dpdk_memif_probe(struct harp_dpdk_memif **out, const char *device, char *why
 /* ------------------------------------------------------------------------------------------------
  * Configuring.
  */
-/* memif says that its packets are at most 1518 bytes and refuses more, yet carries whatever its buffers hold. */
-static bool mtu_is_buffers(const struct rte_eth_dev_info *info)
-{
-	return strcmp(info->driver_name, "net_memif") == 0;
-}
-
 static int check_options(uint16_t port, const struct dpdk_port_options *opt,
 			 const struct rte_eth_dev_info *info, char *why, size_t why_len)
 {
@@ -41,26 +35,26 @@ static int check_options(uint16_t port, const struct dpdk_port_options *opt,
 	    opt->tx_queues > info->max_tx_queues)
 		return dpdk_why(
 			why, why_len, -EINVAL,
-			"%s: %u receive and %u transmit queues: it has at most %u and %u, and needs one "
-			"of each",
+			"%s: %u receive and %u transmit queues: 1 to %u and 1 to %u are possible",
 			name, opt->rx_queues, opt->tx_queues, info->max_rx_queues,
 			info->max_tx_queues);
+	/* memif reports a limit of 1518 bytes, but accepts packets of several buffers. */
 	if (opt->mtu_bytes && (opt->mtu_bytes < info->min_mtu || opt->mtu_bytes > info->max_mtu) &&
-	    !mtu_is_buffers(info))
-		return dpdk_why(why, why_len, -EINVAL, "%s: MTU %u: it takes %u to %u", name,
+	    !dpdk_is_memif(info))
+		return dpdk_why(why, why_len, -EINVAL, "%s: MTU %u: %u to %u are possible", name,
 				opt->mtu_bytes, info->min_mtu, info->max_mtu);
 	return 0;
 }
 
-static void configuration(const struct dpdk_port_options *opt, const struct rte_eth_dev_info *info,
-			  struct rte_eth_conf *conf)
+static void fill_configuration(const struct dpdk_port_options *opt,
+			       const struct rte_eth_dev_info *info, struct rte_eth_conf *conf)
 {
 	uint32_t room = rte_pktmbuf_data_room_size(opt->pool) - RTE_PKTMBUF_HEADROOM;
 	uint32_t mtu = opt->mtu_bytes ? opt->mtu_bytes : RTE_MIN(1500u, (uint32_t)info->max_mtu);
 
 	memset(conf, 0, sizeof(*conf));
 	conf->rxmode.mtu =
-		mtu_is_buffers(info) ? RTE_MIN(mtu, info->max_rx_pktlen - ETHERNET_BYTES) : mtu;
+		dpdk_is_memif(info) ? RTE_MIN(mtu, info->max_rx_pktlen - ETHERNET_BYTES) : mtu;
 	if (mtu + ETHERNET_BYTES > room)
 		conf->rxmode.offloads |= info->rx_offload_capa & RTE_ETH_RX_OFFLOAD_SCATTER;
 	conf->txmode.offloads = info->tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
@@ -101,25 +95,25 @@ int dpdk_port_configure(uint16_t port, const struct dpdk_port_options *opt, char
 	int result = rte_eth_dev_info_get(port, &info);
 
 	if (result)
-		return refuse(port, why, why_len, result, "asking what it is");
+		return explain(port, why, why_len, result, "reading its properties");
 	result = check_options(port, opt, &info, why, why_len);
 	if (result)
 		return result;
-	configuration(opt, &info, &conf);
+	fill_configuration(opt, &info, &conf);
 	result = rte_eth_dev_configure(port, (uint16_t)opt->rx_queues, (uint16_t)opt->tx_queues,
 				       &conf);
 	if (result)
-		return refuse(port, why, why_len, result, "configuring it");
+		return explain(port, why, why_len, result, "configuring it");
 	result = set_up_queues(port, opt, &conf, &info);
 	if (result)
-		return refuse(port, why, why_len, result, "setting up its queues");
-	/* Some drivers give it to their device only so; where there is nothing to set that is no error. */
-	if (opt->mtu_bytes && !mtu_is_buffers(&info)) {
+		return explain(port, why, why_len, result, "setting up its queues");
+	/* Some drivers set the device's MTU only by this call; others do not support it. */
+	if (opt->mtu_bytes && !dpdk_is_memif(&info)) {
 		result = rte_eth_dev_set_mtu(port, (uint16_t)opt->mtu_bytes);
 		if (result && result != -ENOTSUP)
-			return refuse(port, why, why_len, result, "setting its MTU");
+			return explain(port, why, why_len, result, "setting its MTU");
 	}
-	/* Devices without a filter have nothing to switch. */
+	/* Errors are ignored: a device may have no filter. */
 	if (opt->promiscuous)
 		rte_eth_promiscuous_enable(port);
 	else
@@ -180,7 +174,7 @@ int dpdk_port_close(uint16_t port, struct harp_dpdk_memif *memif)
 	return dpdk_in_driver_thread(port, close_and_remove, info.device);
 }
 
-static int ask_link(uint16_t port, void *argument)
+static int read_link(uint16_t port, void *argument)
 {
 	return rte_eth_link_get_nowait(port, argument);
 }
@@ -188,7 +182,7 @@ static int ask_link(uint16_t port, void *argument)
 int dpdk_port_link(uint16_t port, struct dpdk_link *out)
 {
 	struct rte_eth_link link = { 0 };
-	int result = dpdk_in_driver_thread(port, ask_link, &link);
+	int result = dpdk_in_driver_thread(port, read_link, &link);
 
 	out->up = link.link_status == RTE_ETH_LINK_UP;
 	out->full_duplex = link.link_duplex == RTE_ETH_LINK_FULL_DUPLEX;

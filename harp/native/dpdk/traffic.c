@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Traffic: a generator, a sink or echo, and a ping, as loops over a queue that come back to Python now and then. */
+/*
+ * A generator, a sink or echo, and a ping, as loops over a queue that return to Python regularly.
+ */
 #include <errno.h>
 #include <rte_ethdev.h>
 #include <rte_mbuf.h>
@@ -11,7 +13,7 @@
 #include "dpdk_private.h"
 
 #define BURST 32u
-#define CALLS_PER_LOOK 32u /* bursts between two looks at the clock */
+#define CALLS_PER_LOOK 32u /* bursts between two readings of the clock */
 #define IDLE_CALLS_MAX 64u /* after this many idle calls the thread yields */
 #define SEQUENCE_AT RTE_ETHER_HDR_LEN
 
@@ -23,11 +25,11 @@ static uint64_t now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static void moved(struct dpdk_count *count, uint32_t packets, uint64_t bytes, uint64_t now)
+static void count_burst(struct dpdk_count *count, uint32_t packets, uint64_t bytes, uint64_t now)
 {
 	count->calls++;
 	if (!packets) {
-		/* On a machine with fewer cores than pollers nothing else lets the other side run. */
+		/* With fewer cores than pollers the other side needs this processor. */
 		if (++count->idle % IDLE_CALLS_MAX == 0)
 			sched_yield();
 		return;
@@ -62,7 +64,7 @@ int dpdk_generate(uint16_t port, uint16_t queue, struct dpdk_burst *burst, uint6
 
 			want = (uint32_t)RTE_MIN((uint64_t)want, left);
 			sent = dpdk_send_kept(port, queue, burst->packets + at, want);
-			moved(count, sent, bytes_of(burst->packets + at, sent), now);
+			count_burst(count, sent, bytes_of(burst->packets + at, sent), now);
 			left -= sent;
 			at = at + sent < burst->count ? at + sent : 0;
 		}
@@ -71,7 +73,7 @@ int dpdk_generate(uint16_t port, uint16_t queue, struct dpdk_burst *burst, uint6
 	return 0;
 }
 
-static void turn_round(struct rte_mbuf *packet)
+static void swap_addresses(struct rte_mbuf *packet)
 {
 	struct rte_ether_hdr *header = rte_pktmbuf_mtod(packet, struct rte_ether_hdr *);
 	struct rte_ether_addr sender;
@@ -95,11 +97,11 @@ void dpdk_sink(uint16_t port, uint16_t queue, uint64_t packets, uint64_t span_ns
 			uint32_t want = (uint32_t)RTE_MIN((uint64_t)BURST, until - count->packets);
 			uint32_t n = dpdk_rx(port, queue, got, (uint16_t)want), sent = 0;
 
-			/* Before they are the driver's. */
-			moved(count, n, bytes_of(got, n), now);
+			/* Before the driver owns and frees the packets. */
+			count_burst(count, n, bytes_of(got, n), now);
 			if (echo) {
 				for (uint32_t j = 0; j < n; j++)
-					turn_round(got[j]);
+					swap_addresses(got[j]);
 				sent = dpdk_tx(port, queue, got, (uint16_t)n);
 			}
 			rte_pktmbuf_free_bulk(got + sent, n - sent);
@@ -108,31 +110,31 @@ void dpdk_sink(uint16_t port, uint16_t queue, uint64_t packets, uint64_t span_ns
 	} while (count->packets < until && now < end);
 }
 
-/* Receives until the answer with this number is there; 0: not in time. */
-static uint64_t answered_ns(uint16_t port, uint16_t queue, uint64_t sequence, uint64_t end_ns)
+/* Receives until the answer with this sequence number; returns its time, or 0 after end_ns. */
+static uint64_t wait_answer(uint16_t port, uint16_t queue, uint64_t sequence, uint64_t end_ns)
 {
 	struct rte_mbuf *got[BURST];
-	uint64_t now, found;
+	uint64_t now, answer_ns;
 	uint32_t idle = 0;
 
 	do {
 		uint32_t n = dpdk_rx(port, queue, got, BURST);
 
 		now = now_ns();
-		found = 0;
+		answer_ns = 0;
 		for (uint32_t i = 0; i < n; i++)
 			if (got[i]->data_len >= SEQUENCE_AT + sizeof(sequence) &&
 			    !memcmp(rte_pktmbuf_mtod_offset(got[i], uint8_t *, SEQUENCE_AT),
 				    &sequence, sizeof(sequence)))
-				found = now;
+				answer_ns = now;
 		rte_pktmbuf_free_bulk(got, n);
 		if (n)
 			continue;
 		rte_pause();
 		if (++idle % IDLE_CALLS_MAX == 0)
 			sched_yield();
-	} while (!found && now < end_ns);
-	return found;
+	} while (!answer_ns && now < end_ns);
+	return answer_ns;
 }
 
 int dpdk_ping(uint16_t port, uint16_t queue, struct dpdk_burst *burst, uint32_t rounds,
@@ -150,7 +152,7 @@ int dpdk_ping(uint16_t port, uint16_t queue, struct dpdk_burst *burst, uint32_t 
 		begin = now_ns();
 		if (!dpdk_send_kept(port, queue, burst->packets, 1))
 			continue;
-		end = answered_ns(port, queue, sequence, begin + wait_ns);
+		end = wait_answer(port, queue, sequence, begin + wait_ns);
 		if (end)
 			rtt_ns[answered++] = end - begin;
 	}
