@@ -59,8 +59,8 @@ def _memory(view: View, spec: Any, probe: PortProbe) -> Answer:
 
 @check("dpdk-device", "opened")
 def _device(view: View, spec: Any, probe: PortProbe) -> Answer:
-    """Whether the port can be opened, and by which driver: DPDK must find the device and have it
-    for itself.
+    """Whether the port can be opened, and by which driver: DPDK must find the device, which no
+    other process may use.
     """
     if probe.missing:
         return None
@@ -77,8 +77,8 @@ def _device(view: View, spec: Any, probe: PortProbe) -> Answer:
 
 @check("dpdk-link", "working")
 def _link(view: View, spec: Any, probe: PortProbe) -> Answer:
-    """The link of a NIC (not of a virtual device, which would contact its peer): no packets
-    without.
+    """The link of a NIC (not of a virtual device, which would contact its peer): no packets without
+    it.
     """
     if not probe.link:
         return None

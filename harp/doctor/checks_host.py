@@ -23,7 +23,7 @@ _CLOCKS_FAST = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_cou
 @check("processors", "host")
 def _processors(view: View) -> Answer:
     """How many processors this process may use (affinity, cpuset): a polling thread and the
-    application want one each.
+    application need one each.
     """
     allowed = view.host.processors()
     online = view.host.numbers(view.host.sys / "devices/system/cpu/online")
@@ -84,8 +84,8 @@ def _governor(view: View) -> Answer:
 
 @check("cpu-idle", "host")
 def _idle(view: View) -> Answer:
-    """How long the processors need to leave their deepest idle state: a sleeping thread wakes late
-    by as much.
+    """How long the processors need to leave their deepest idle state: a sleeping thread wakes that
+    much later.
     """
     worst, worst_name = 0, ""
     for cpu in sorted(view.host.processors()):

@@ -107,8 +107,8 @@ def _harpd_program(view: View, link: Link, _queue: int) -> Answer:
 
 @check("channels", "interface")
 def _channels(view: View, link: Link, _queue: int) -> Answer:
-    """The NIC's queues, and how many it could have: each instance needs one; some drivers want
-    spare ones for XDP.
+    """The NIC's queues, and their limit: each instance needs one; some drivers need spare ones for
+    XDP.
     """
     now = view.ethtool("channels", link)
     if now is None:
@@ -165,7 +165,7 @@ def _merging(view: View, link: Link, _queue: int) -> Answer:
 
 @check("vlan-tags", "interface")
 def _vlan_tags(view: View, link: Link, _queue: int) -> Answer:
-    """Whether the NIC takes VLAN tags off (rxvlan) while it has VLANs: an XDP program does not see
+    """Whether the NIC removes VLAN tags (rxvlan) while it has VLANs: an XDP program does not see
     such a tag, so HARP may receive a VLAN's packets.
     """
     # The VLANs of a bond arrive on its members.
@@ -220,8 +220,8 @@ def _rings(view: View, link: Link, _queue: int) -> Answer:
 
 @check("numa", "interface")
 def _numa(view: View, link: Link, _queue: int) -> Answer:
-    """The NIC's NUMA node, and whether its processors are usable: every packet crosses the machine
-    otherwise.
+    """The NIC's NUMA node, and whether its processors are usable: else every packet crosses between
+    nodes.
     """
     node = view.host.node(link.name)
     if node is None or len(view.host.nodes()) < 2:

@@ -97,8 +97,8 @@ def _binding(view: View, spec: PortSpec) -> Answer:
 
 @check("dpdk-vfio", "port")
 def _vfio(view: View, spec: PortSpec) -> Answer:
-    """VFIO in the kernel, an IOMMU, and what else is in the device's group: vfio-pci gives a device
-    to a process, and the IOMMU limits it to that process's memory.
+    """VFIO in the kernel, an IOMMU, and the other devices of the IOMMU group: vfio-pci gives a
+    device to a process, and the IOMMU limits it to that process's memory.
     """
     device = _device(view, spec)
     if device is None or not device.network or device.driver in pci.BIFURCATED:

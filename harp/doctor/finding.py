@@ -106,16 +106,16 @@ _OF_STACK: tuple[tuple[str, Scope, str], ...] = (
     ("ports-used", "host", "Kernel sockets within HARP's ports: HARP uses other ports."),
     ("ports-reserved", "host", "ip_local_reserved_ports, ip_local_port_range: port conflicts."),
     ("interface", "interface", "Whether it exists, and is not loopback: HARP needs an interface."),
-    ("link", "interface", "Up, with carrier: no packets without."),
+    ("link", "interface", "Up, with carrier: no packets without it."),
     ("driver", "interface", "The driver's name: decides the XDP mode."),
     ("xdp-mode", "interface", "Native or generic XDP: generic mode keeps the kernel's offloads."),
-    ("queue", "interface", "Receive queues, and the one asked for: packets on other queues."),
+    ("queue", "interface", "Receive queues, and the requested one: HARP misses packets of others."),
     ("mtu", "interface", "The MTU, and frames for one packet: the size of packets."),
     ("ipv4", "interface", "An IPv4 address: peers connect to it."),
     ("ipv6", "interface", "An IPv6 address, its state and lifetime: peers connect to it."),
-    ("addresses", "interface", "Whether the kernel lists them: a problem only if it does not."),
+    ("addresses", "interface", "Whether the kernel lists them: HARP needs one."),
     ("xdp-program", "interface", "Other XDP programs: one program at a time."),
-    ("default-route", "interface", "Whether it uses this one: such a NIC is used if named."),
+    ("default-route", "interface", "Whether it uses this NIC: HARP then uses it only if named."),
 )
 HOST_NAMES = {name for name, scope, _ in _OF_STACK if scope == "host"}
 CHECKS.extend(Check(name, scope, description, None) for name, scope, description in _OF_STACK)

@@ -205,7 +205,7 @@ FAULTS: list[Fault] = [
         "queue-busy",
         lambda p: leases(p, 1, _host.DEVICE_ONE_QUEUE),
         COSTS,
-        "all came on one of 8 queues",
+        "came on one of 8 queues",
     ),
     ("vlan-tags", tagged, COSTS, "rxvlan is on and there is vlan5: HARP can receive"),
     ("vlan-tags", lambda p: tagged(p) or leases(p, 3), COSTS, "rxvlan is on"),

@@ -85,7 +85,7 @@ FAULTS = [
         "9000 is requested, but the device's limit is 1500",
     ),
     ("dpdk-queues", change(rx_queues_max=1), NO, "2 are requested, but the device has 1"),
-    ("dpdk-queues", change(rss_table=0), COSTS, "it has no hash: packets may all come to one"),
+    ("dpdk-queues", change(rss_table=0), COSTS, "it has no hash: all packets may come to one"),
     ("dpdk-offloads", change(tx_offloads=["MULTI_SEGS"]), COSTS, "none"),
 ]
 GOOD_PORTS = [
@@ -237,7 +237,7 @@ def test_a_leased_port_is_left_to_its_holder(port: CheckedHost) -> None:
         "0 of 0 counters of its driver are not 0: no losses"
     )
     port.use = PortUse()
-    assert "root's to see" in findings(port, "rail0")["dpdk-lease"].text
+    assert "only root sees its owner" in findings(port, "rail0")["dpdk-lease"].text
     assert port.opened == []
 
 
