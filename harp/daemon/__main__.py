@@ -206,7 +206,7 @@ def main() -> None:
         if handlers:
             log.error("%s", error)
         if not handlers or isinstance(handlers[0], _BoundedFile):
-            with contextlib.suppress(OSError):  # its reader has gone
+            with contextlib.suppress(OSError):  # its reader has ended
                 sys.stderr.write(f"harpd: {error}\n")
                 sys.stderr.flush()
         sys.exit(error.code)

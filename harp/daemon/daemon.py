@@ -90,7 +90,7 @@ class Daemon:
         self._monitor: netlink.NetworkMonitor | None = None
         self._server: Server | None = None
         self._started = False
-        self._restart = False
+        self._restart = self._remove = False
         self._pinnable = True
 
     # ---- start ----
@@ -365,8 +365,6 @@ class Daemon:
         self.leasing.closing = True
         self._remove = remove
         self.loop.stop()
-
-    _remove = False
 
     def close(self) -> None:
         """Remove everything, or only what no job needs. Does nothing after a failed start()."""

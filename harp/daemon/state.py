@@ -163,6 +163,3 @@ class StateFile:
         except OSError as error:
             text = f"can't be read ({why}); it can't be renamed either ({error.strerror})"
             raise OSError(error.errno, text) from error
-
-    def remove(self) -> None:
-        self.path.unlink(missing_ok=True)

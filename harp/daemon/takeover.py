@@ -159,7 +159,7 @@ def _clean(settings: Settings, preparation: Preparation, unpin: Unpin, force: bo
         settings.socket_path.unlink()
         done.append(f"removed {settings.socket_path}")
     if not state.undo and file.path.exists():
-        file.remove()
+        file.path.unlink()
         done.append(f"removed {file.path}")
     return done
 

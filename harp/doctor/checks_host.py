@@ -202,7 +202,7 @@ def _nccl_name(view: View) -> Answer:
     try:
         own = _paths.plugin()
     except HarpError:
-        return None  # harpctl alone
+        return None  # an installation without the plugin
     named = view.find_library(_paths.PLUGIN)
     if named is None:
         return ok("not by name: jobs need `harpctl run` or `env`; `harpctl install` changes that")

@@ -63,7 +63,7 @@ def _zero_copy(view: View, link: Link, _queue: int) -> Answer:
     if features & _ZEROCOPY:
         return ok("the driver has it")
     if not view.is_hardware(link):
-        return ok("copies: a virtual device has no memory of its own to share")
+        return ok("copies: a virtual device has no packet memory to share")
     driver = view.host.ethtool.driver(link.name)[0]
     return warn(
         f"{driver} has none in this kernel: packets are copied",
@@ -271,7 +271,7 @@ def _queue_busy(view: View, link: Link, queue: int) -> Answer:
                 f"all of HARP's packets came on one of {device.queues} queues: harpd leases no "
                 "other (`harpctl status` says more), and more jobs get kernel lanes",
                 f"let the NIC spread TCP: ethtool -x {link.name}, then -X or -L; or give harpd "
-                f"that queue alone (lease_queues of {link.name} in harp.toml)",
+                f"only that queue (lease_queues of {link.name} in harp.toml)",
             )
         if device.queues_free:
             return ok(f"harpd has {device.queues_free} of {device.queues} queues to lease")

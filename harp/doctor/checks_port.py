@@ -148,7 +148,7 @@ def _access(view: View, spec: PortSpec) -> Answer:
     if device is None or device.driver != "vfio-pci":
         return None
     if device.iommu_group is None:
-        return ok("without an IOMMU root alone may open it (CAP_SYS_RAWIO)")
+        return ok("without an IOMMU only root may open it (CAP_SYS_RAWIO)")
     path = f"/dev/vfio/{device.iommu_group}"
     can_open = view.can_open(path)
     if can_open is None:
