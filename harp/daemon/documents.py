@@ -124,9 +124,7 @@ class Statistics:
         self._alive.close()
 
     def close(self) -> None:
-        """Close all documents, after end_reading() and the workers' end. They keep their
-        contents.
-        """
+        """Close all documents, which stay readable. After end_reading() and the workers' end."""
         self._readers.close()
         while self._held:
             self._held.pop().close(empty=False)

@@ -25,9 +25,7 @@ LAST_ITERATIONS = 6  # a worker's result passes a chain of up to 4 futures and t
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """The event loop. Other threads may only use call_soon_threadsafe(). HarpError: the workers
-    can't be started.
-    """
+    """The event loop. Only call_soon_threadsafe() is thread-safe. HarpError: no workers."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -58,9 +58,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Address:
-    """An address of this host in 16 bytes (IPv4-mapped). harpd announces one of the highest
-    rank.
-    """
+    """An address of this host in 16 bytes (IPv4-mapped). harpd announces the highest rank."""
 
     raw: bytes
     ifindex: int

@@ -141,9 +141,7 @@ class Nics:
                 self._log_once(nic.ifname, "")
 
     def _examine(self, nic: Nic, link: Link, addresses: list[Address]) -> None:
-        """Adapt the program to harp.toml and the interface. OSError: why the NIC can't be
-        leased.
-        """
+        """Adapt the program to harp.toml and interface. OSError: why the NIC can't be leased."""
         if nic.steering is None:
             self._take_over(nic, link)
         self._sync_addresses(nic, link.ifindex, addresses)

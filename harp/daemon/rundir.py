@@ -83,9 +83,7 @@ def is_listening(path: Path) -> bool:
 
 
 def _clear(path: Path) -> str:
-    """Remove the socket of a dead harpd; return a line about it. HarpError: the file is
-    another's.
-    """
+    """Remove the socket of a dead harpd; return a line about it. HarpError: it is not one."""
     try:
         status = path.lstat()
     except FileNotFoundError:

@@ -259,9 +259,7 @@ class LeaseTable:
         return lease
 
     def holder(self, name: str, device: str) -> Lease | None:
-        """Return the lease of a DPDK port of this name, or of the same device under another
-        name.
-        """
+        """Return the lease of a DPDK port with this name, or of its device under another name."""
         stem = device.partition(",")[0]
         for lease in self.leases.values():
             if lease.device and (lease.ifname == name or lease.device.partition(",")[0] == stem):

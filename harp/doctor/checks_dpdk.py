@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A DPDK port: its driver, link, queues, MTU, offloads and memory, as the open port reports
-them.
-"""
+"""An open DPDK port: its driver, link, queues, MTU, offloads and memory."""
 
 from typing import Any
 

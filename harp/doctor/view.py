@@ -307,9 +307,7 @@ class View:
 
 
 def candidates(links: Mapping[str, Link]) -> list[Link]:
-    """Return interfaces that are up and have an address that others can reach, and bonds'
-    members.
-    """
+    """Return interfaces that are up with an address that others can reach, and bonds' members."""
     usable = []
     for link in links.values():
         reachable = [text for text in link.addresses if not text.startswith(_LINK_LOCAL)]

@@ -35,9 +35,7 @@ def copy_into(packet: Any, data: bytes) -> None:
 
 
 class Packet:
-    """One packet of a burst: a buffer, or a chain of them (segments). Valid while the burst owns
-    it.
-    """
+    """One packet of a burst, in one or more buffers (segments). Valid while the burst owns it."""
 
     __slots__ = ("_burst", "_generation", "_index")
 
@@ -62,17 +60,13 @@ class Packet:
 
     @property
     def segments(self) -> tuple[memoryview, ...]:
-        """Writable views of its bytes, one for each buffer. DpdkError EBADF: it was sent or
-        freed.
-        """
+        """Writable views of its bytes, one for each buffer. DpdkError EBADF: sent or freed."""
         with self._burst._held(self._generation):
             return self._burst._views_of(self._index)
 
     @property
     def data(self) -> memoryview:
-        """The writable view of a packet in one buffer. DpdkError EMSGSIZE: it has several
-        buffers.
-        """
+        """The writable view of a packet in one buffer. DpdkError EMSGSIZE: several buffers."""
         views = self.segments
         if len(views) != 1:
             raise DpdkError(

@@ -85,9 +85,7 @@ def _spec(text: str) -> Any:
 
 
 def _with_buffers(device: str, pool: Pool) -> str:
-    """Give memif buffers of the pool's size: with its default of 2048 bytes it would lose packets
-    of MTU 9000.
-    """
+    """Give memif buffers of the pool's size: its default, 2048 bytes, is too small for MTU 9000."""
     if not device.startswith(_MEMIF) or ",bsize=" in device:
         return device
     return f"{device},bsize={pool.buffer_bytes + _MEMIF_MORE_BYTES}"
@@ -310,9 +308,7 @@ class Port(Closing):
         check(result, f"{self.name}: closing it")
 
     def _close_pool(self) -> None:
-        """Close the pool if the port made it; while bursts use it, it is freed after the last
-        one.
-        """
+        """Close the pool if the port made it. If bursts use it, the last one frees it."""
         if self._own_pool:
             with contextlib.suppress(DpdkError):
                 self.pool.close()
@@ -381,9 +377,7 @@ class Port(Closing):
         return {name: getattr(stats, field) for name, field in _STATS.items()}
 
     def xstats(self) -> dict[str, int]:
-        """Return the driver's own counters, by DPDK's names (rx_good_packets, rx_missed_errors
-        ...).
-        """
+        """Return the driver's own counters, by DPDK's names (such as rx_good_packets)."""
         with self._control() as port:
             for _ in range(_XSTATS_TRIES):
                 most = lib.rte_eth_xstats_get_names(port, ffi.NULL, 0)

@@ -269,9 +269,7 @@ def _remove(name: str) -> None:
 def _make_veth(
     ns_a: str, if_a: str, ns_b: str, if_b: str, options: LabOptions, spare: int = 0
 ) -> None:
-    """Make a veth pair between two namespaces, directly in them. spare: additional transmit queues
-    of the first end.
-    """
+    """Make a veth pair in two namespaces. spare: more transmit queues of the first end."""
     queues = {"num_tx_queues": options.queues, "num_rx_queues": options.queues}
     first = queues | {"num_tx_queues": options.queues + spare}
 

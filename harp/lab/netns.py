@@ -57,9 +57,7 @@ class Namespace:
     def command(
         self, args: Sequence[str | Path], cpu: int | None = None, realtime: int = 0
     ) -> list[str]:
-        """Return the command line that runs args here. cpu: the only processor; realtime: a
-        priority.
-        """
+        """Return the command line that runs args here. cpu: the only one; realtime: a priority."""
         pin = [] if cpu is None else ["taskset", "-c", str(cpu)]
         schedule = ["chrt", "--fifo", str(realtime)] if realtime else []
         return ["ip", "netns", "exec", self.netns, *pin, *schedule, *map(str, args)]

@@ -142,9 +142,7 @@ class Dropper(PipedTool):
         super().__init__(lab.switch, "drop", lab.switch.ports)
 
     def lose(self, host: int, share: float, seed: int = 1) -> None:
-        """Drop this share of the host's packets from now on. The same seed repeats the same
-        drops.
-        """
+        """Drop this share of the host's packets from now on; a seed makes the drops repeatable."""
         port = self.ports[host]
         self.tell(f"set {port} {round(share * _PPM)} {seed}")
 

@@ -27,16 +27,12 @@ struct drive_member {
 struct drive_options {
 	/* For this long after the last work a waiting thread polls; then it sleeps. */
 	uint64_t spin_ns;
-	/*
-	 * Waiting threads call it periodically, without the lock; not 0 ends the wait with -EINTR.
-	 */
+	/* Called by waiting threads, without the lock; not 0 ends the wait with -EINTR. */
 	int (*interrupted)(void *ctx);
 	void *ctx;
 };
 
-/*
- * The caller owns the members, which must outlive the drive. -EINVAL, -ENOMEM; -EAGAIN: no thread.
- */
+/* The members belong to the caller and must outlive the drive. -EINVAL, -ENOMEM, -EAGAIN. */
 int drive_create(struct drive **out, const struct drive_member *members, unsigned count,
 		 const struct drive_options *opt);
 /*

@@ -115,9 +115,7 @@ class Undo:
         return bool(self.entries or self.unknown)
 
     def put(self, entry: Entry) -> "Undo":
-        """Return a copy with this entry, which replaces one with its key; without values it is
-        removed.
-        """
+        """Return a copy with this entry instead of one with its key; none if it has no values."""
         entries = {old.key: old for old in self.entries} | {entry.key: entry}
         return replace(self, entries=[item for item in entries.values() if item.before])
 

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * A generator, a sink or echo, and a ping, as loops over a queue that return to Python regularly.
- */
+/* A generator, a sink or echo, and a ping: loops over a queue that return to Python regularly. */
 #include <errno.h>
 #include <rte_ethdev.h>
 #include <rte_mbuf.h>
