@@ -318,9 +318,11 @@ class Server:
             silent = [client for client in same_user if client.silent]
         elif len(clients) >= self.total_max + reserve:
             limit = f"harpd has {len(clients)} connections, which is the limit"
-            silent = [client for client in clients if client.silent]
-            counts = Counter(client.peer.owner.uid for client in silent)
-            silent = [c for c in silent if c.peer.owner.uid == counts.most_common(1)[0][0]]
+            counts = Counter(client.peer.owner.uid for client in clients if client.silent)
+            uids = [user for user, _ in counts.most_common(1)]
+            silent = [
+                client for client in clients if client.silent and client.peer.owner.uid in uids
+            ]
         else:
             return ""
         if not silent:

@@ -32,7 +32,7 @@ class SlowKernel(FakeKernel):
             self.busy_count += error.errno == errno.EBUSY
             raise
 
-    def queue_free(self, ifname: str, queue: int) -> bool:
+    def is_queue_free(self, ifname: str, queue: int) -> bool:
         return False  # only an attempt to lease finds out
 
 

@@ -185,7 +185,7 @@ def test_unexpected_devices_are_refused(lab: Lab) -> None:
     assert by_name["device"]["text"] == "carries no Ethernet frames"
     for kind, text in (
         (["link", host.ifname, "type", "macvlan"], f"a macvlan on {host.ifname}"),
-        (["type", "bridge"], "a bridge: generic XDP alone"),
+        (["type", "bridge"], "a bridge: only generic XDP"),
         (["link", host.ifname, "type", "vlan", "id", "7"], f"a VLAN on {host.ifname}"),
         (["type", "bond"], "a bond: sockets on it receive nothing"),
     ):
