@@ -93,7 +93,7 @@ class NicTable:
     ifname: str
     ifindex: int
     ports: PortBlocks
-    queues: dict[int, QueueState]  # RECOVERING ones in the order in which they were released
+    queues: dict[int, QueueState]  # RECOVERING ones: the least recently tried first
     # Queues that harp.toml removed: not leased again.
     withdrawn: set[int] = field(default_factory=set)
     # The only queue that packets reach, and the evidence; None: all queues may receive packets.
@@ -118,8 +118,8 @@ class NicTable:
         return sorted(set(self.leasable) - set(self._reachable))
 
     def choose(self, requested: int) -> int:
-        """Choose a queue for a new lease: the requested one, else a free one, else the recovering
-        one that was released first.
+        """Choose a queue for a new lease: the requested one, else a free one, else the least
+        recently tried recovering one.
         """
         if requested != QUEUE_ANY:
             return self._check_requested(requested)
