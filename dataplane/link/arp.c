@@ -8,7 +8,7 @@
 #define ARP_OP_REQUEST 1u
 #define ARP_OP_REPLY 2u
 
-struct arp_packet { /* RFC 826, "Packet format", for Ethernet and IPv4 */
+struct arp_packet { /* RFC 826, "Packet format:", for Ethernet and IPv4 */
 	be16_t htype, ptype;
 	uint8_t hlen, plen;
 	be16_t op;
@@ -58,7 +58,7 @@ static struct harp_addr arp_addr(const uint8_t *ip)
 	return harp_addr_v4(ip[0], ip[1], ip[2], ip[3]);
 }
 
-static bool arp_well_formed(const struct frame *f)
+static bool arp_is_valid(const struct frame *f)
 {
 	const struct arp_packet *arp = (const struct arp_packet *)f->pub.data;
 	static const uint8_t zero[ETH_MAC_BYTES];
@@ -84,13 +84,13 @@ enum eth_verdict arp_input(struct eth *eth, const struct frame *f)
 	struct harp_addr sender, target;
 	bool for_us, reply;
 
-	if (!arp_well_formed(f)) {
+	if (!arp_is_valid(f)) {
 		eth->stats->drop_arp_bad++;
 		return ETH_DROPPED;
 	}
 	eth->stats->arp_in++;
 	if (eth->neighbor_mode == HARP_NEIGHBOR_EXTERNAL)
-		return ETH_CONSUMED; /* the kernel has this address, too, and answers */
+		return ETH_CONSUMED; /* the kernel has the same addresses and replies */
 	sender = arp_addr(arp->sender_ip);
 	target = arp_addr(arp->target_ip);
 	reply = be16_get(arp->op) == ARP_OP_REPLY;
@@ -99,8 +99,8 @@ enum eth_verdict arp_input(struct eth *eth, const struct frame *f)
 		neighbor_conflict(eth, arp->sender_mac);
 		return ETH_CONSUMED;
 	}
-	/* A probe (RFC 5227) has no sender address: it is answered, and nothing is learned from
-	 * it. */
+	/* A probe (RFC 5227 section 1.1) has no sender address. It gets a reply, but teaches
+	 * nothing. */
 	if (arp->sender_ip[0] != 0)
 		neighbor_learn(eth, &sender, arp->sender_mac,
 			       NEIGHBOR_OVERRIDE | (reply    ? NEIGHBOR_REPLY

@@ -80,7 +80,7 @@ int eth_output(struct eth *eth, struct neighbor *n, uint16_t type, const struct 
 {
 	unsigned frags = out->frags;
 
-	/* One branch for the common case: REACHABLE, confirmed recently. */
+	/* In external mode, one branch suffices for a REACHABLE neighbor. */
 	if (n->state != NEIGHBOR_REACHABLE || eth->neighbor_mode != HARP_NEIGHBOR_EXTERNAL)
 		neighbor_solicit(eth, n, src_addr);
 	if (!neighbor_usable(n)) {
@@ -126,9 +126,9 @@ static inline void eth_strip(struct frame *packet, uint32_t bytes)
 }
 
 /*
- * Removes a VLAN tag; *type becomes the inner type. False (counted): the frame is not of our VLAN.
- * A tag with VLAN 0 is only a priority and counts as untagged (IEEE 802.1Q clause 6.9.1). A host
- * port has one tag: provider bridges (802.1ad) and nested tags are rejected.
+ * Removes a VLAN tag and sets *type to the inner type. False (counted): the frame is not of our
+ * VLAN. A tag with VLAN 0 has only a priority and counts as untagged (IEEE 802.1Q clause 6.9.1).
+ * Frames with a provider tag (802.1ad) or nested tags are dropped.
  */
 static bool eth_untag(struct eth *eth, struct frame *packet, uint16_t *type)
 {
@@ -150,8 +150,8 @@ static bool eth_untag(struct eth *eth, struct frame *packet, uint16_t *type)
 	return false;
 }
 
-/* True for groups that we receive (RFC 2464 section 7): all nodes, and solicited nodes. The IP
- * layer checks whether one of the latter is ours. */
+/* True for the groups of all nodes and of solicited nodes (RFC 2464 section 7). The IP layer checks
+ * whether a solicited-node group is ours. */
 static bool eth_is_group(const uint8_t *dst)
 {
 	static const uint8_t all_nodes[ETH_MAC_BYTES] = { 0x33, 0x33, 0, 0, 0, 1 };
@@ -188,8 +188,8 @@ enum eth_verdict eth_input(struct eth *eth, struct frame *packet)
 		return ETH_DROPPED;
 	switch (type) {
 	case ETH_TYPE_IPV4:
-		/* RFC 1122 section 3.3.6: a unicast IP packet must not be in a link-layer
-		 * broadcast, and no supported protocol is broadcast. */
+		/* RFC 1122 section 3.3.6: a unicast IP packet must not arrive in a link-layer
+		 * broadcast. No supported protocol uses broadcast. */
 		return unicast ? ETH_IPV4 : eth_not_ours(eth);
 	case ETH_TYPE_IPV6:
 		/* IPv6 has groups and no broadcast. */

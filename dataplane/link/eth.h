@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * eth.h - Ethernet, VLAN tags, and the neighbor table of both families. This layer builds ARP
- * packets; neighbor discovery uses IPv6 packets and is in the network layer.
+ * eth.h - Ethernet, VLAN tags, and the neighbor table of both families. This layer builds and
+ * parses ARP packets; the network layer does that for neighbor discovery, which uses IPv6.
  */
 #ifndef HARP_LINK_ETH_H
 #define HARP_LINK_ETH_H
@@ -25,12 +25,12 @@
 #define ETH_MAC_BYTES 6u
 #define ETH_VLAN_BYTES 4u
 #define ETH_VLAN_ID_MASK 0x0fffu
-#define ETH_VLAN_ID_MAX 4094u /* 0: no VLAN, only a priority; 4095: reserved */
+#define ETH_VLAN_ID_MAX 4094u /* 4095 is reserved */
 
 /* how long a confirmation is valid: see neigh.c */
 #define NEIGHBOR_REACHABLE_NS UINT64_C(30000000000)
 
-/* timer.kind of neighbor timers; other users of the wheel have other numbers. */
+/* struct timer.kind of a neighbor's timer */
 #define TIMER_KIND_NEIGHBOR 1u
 
 struct eth_header {
@@ -43,8 +43,8 @@ enum neighbor_state {
 	NEIGHBOR_FREE = 0,
 	NEIGHBOR_INCOMPLETE, /* solicited, no answer yet */
 	NEIGHBOR_REACHABLE,
-	NEIGHBOR_STALE,  /* usable, confirmed on use; being probed if probes > 0 */
-	NEIGHBOR_FAILED, /* no answer; solicited again on use */
+	NEIGHBOR_STALE,  /* usable, but must be confirmed on use; being probed if probes > 0 */
+	NEIGHBOR_FAILED, /* did not answer; solicited again on use */
 };
 
 struct neighbor {
@@ -54,7 +54,7 @@ struct neighbor {
 	uint8_t probes;
 	uint64_t solicited_ns, confirmed_ns, confirm_reported_ns;
 	uint64_t used_ns;                /* last use; 0: never used */
-	struct harp_addr solicited_from; /* own address that is the source of probes */
+	struct harp_addr solicited_from; /* own address, source of probes */
 	struct timer timer;
 	struct neighbor *hash_next;
 };
@@ -76,8 +76,7 @@ struct eth {
 	struct rng *rng;
 	const struct harp_stack_hooks *hooks;
 	uint32_t neighbor_mode; /* enum harp_neighbor_mode */
-	/* incremented when a neighbor becomes usable; after -EAGAIN from ip_output(), retry when it
-	 * changes */
+	/* incremented when a neighbor becomes usable: then packets that wait for one are retried */
 	uint32_t resolved_generation;
 	uint32_t neighbor_max, neighbor_count;
 	struct neighbor *neighbors; /* allocated at init */
@@ -100,7 +99,7 @@ enum eth_verdict {
 	ETH_IPV6_GROUP, /* the same, for a multicast frame */
 };
 
-/* opt (NULL: defaults) must outlive the eth: its hooks are called through it. -EINVAL, -ENOMEM. */
+/* opt (NULL: defaults) must outlive the eth, which calls its hooks. 0, -EINVAL or -ENOMEM. */
 int eth_init(struct eth *eth, struct nicio *io, struct wheel *wheel, struct rng *rng,
 	     struct harp_stats *stats, const struct harp_stack_options *opt);
 void eth_destroy(struct eth *eth);
@@ -114,57 +113,60 @@ static inline bool neighbor_usable(const struct neighbor *n)
 
 /* Flags of an ARP or neighbor discovery packet about an address. */
 enum neighbor_packet_flag {
-	NEIGHBOR_ASKS_US = 1,  /* a request for our address */
-	NEIGHBOR_REPLY = 2,    /* an answer to a solicitation */
-	NEIGHBOR_OVERRIDE = 4, /* may replace a known address (RFC 4861 section 4.4; ARP always) */
+	NEIGHBOR_ASKS_US = 1, /* a request for our address */
+	NEIGHBOR_REPLY = 2,   /* a reply to a solicitation */
+	NEIGHBOR_OVERRIDE =
+		4, /* may replace a MAC address (RFC 4861 section 4.4); all ARP packets */
 };
-/* Processes the information of a received packet and forwards it to other stacks. mac NULL:
- * unchanged (an advertisement without the option). */
+/* Processes the information of a received packet, and calls the owner's neighbor_learned() for
+ * other stacks. mac NULL: that of the entry (an advertisement without the option). */
 void neighbor_learn(struct eth *eth, const struct harp_addr *addr, const uint8_t *mac,
 		    unsigned flags);
 /* The same for information received by another stack. */
 void neighbor_learn_forwarded(struct eth *eth, const struct harp_addr *addr, const uint8_t *mac,
 			      unsigned flags);
-/* Reports that a packet from mac (NULL: unknown) claims an own address, unless mac is ours. */
+/* Counts and logs that a packet from mac (NULL: unknown) claims an own address, unless mac is
+ * ours. */
 void neighbor_conflict(struct eth *eth, const uint8_t *mac);
-/* neigh.c, for eth.c: resolves or confirms n before use. */
+/* Before the use of n: resolves it, or schedules its confirmation, if necessary. */
 void neighbor_solicit(struct eth *eth, struct neighbor *n, const struct harp_addr *src_addr);
 extern const uint8_t eth_broadcast[ETH_MAC_BYTES];
-/* arp.c, for eth.c: a packet whose data begins at the ARP header. */
+/* arp.c: processes a packet whose data begins at the ARP header. */
 enum eth_verdict arp_input(struct eth *eth, const struct frame *f);
-/* arp.c, for neigh.c: sends an ARP request, as broadcast if mac is NULL. */
+/* arp.c: sends an ARP request, as broadcast if mac is NULL. */
 void arp_request(struct eth *eth, const struct harp_addr *src_addr, const struct harp_addr *target,
 		 const uint8_t *mac);
 
-/* Returns the entry of a next hop, created if missing. NULL: the table is full of entries in use.
- * An entry is valid as long as the eth; reuse changes its addr, so callers compare. */
+/* Returns the entry of a next hop; creates it if missing. NULL: all entries of the table are in
+ * use. The pointer stays valid, but the entry may be reused for another address, so callers must
+ * compare its addr. */
 struct neighbor *neighbor_get(struct eth *eth, const struct harp_addr *addr);
 int neighbor_set(struct eth *eth, const struct harp_addr *addr, const uint8_t *mac);
-/* Forward progress of a connection (RFC 4861 section 7.3.1). */
+/* Confirms n after forward progress of a connection (RFC 4861 section 7.3.1). */
 void neighbor_confirm(struct eth *eth, struct neighbor *n, uint64_t now_ns);
-/* Packets through this neighbor have not been answered for a while (RFC 1122 section 2.3.2.1 (4),
- * advice from higher layers). Own mode probes it at once; external mode makes the owner do so. */
+/* TCP gets no ACKs through this neighbor (advice from higher layers, RFC 1122 section 2.3.2.1 (4)).
+ * Own mode probes it at once; external mode requests that from the owner. */
 void neighbor_suspect(struct eth *eth, struct neighbor *n, const struct harp_addr *src_addr);
 /* A neighbor timer has expired. */
-void neighbor_timer(struct eth *eth, struct timer *timer, uint64_t now_ns);
+void neighbor_timer(struct eth *eth, struct timer *timer);
 
-/* Writes the Ethernet header and queues the packet. 0; -EAGAIN: n is unresolved (a request is sent,
- * at most one per 100 ms) or the NIC's ring is full. src_addr: own address for ARP requests. */
+/* Writes the Ethernet header and queues the packet. 0; -EAGAIN: n is unresolved (and being
+ * solicited) or the NIC's ring is full. src_addr: source of solicitations. */
 int eth_output(struct eth *eth, struct neighbor *n, uint16_t type, const struct harp_addr *src_addr,
 	       struct packet_out *out);
 /* memcmp() of six bytes is not inlined. */
 static inline bool eth_mac_same(const uint8_t *a, const uint8_t *b)
 {
-	uint32_t first[2];
-	uint16_t rest[2];
+	uint32_t start[2];
+	uint16_t end[2];
 
-	memcpy(&first[0], a, 4);
-	memcpy(&first[1], b, 4);
-	memcpy(&rest[0], a + 4, 2);
-	memcpy(&rest[1], b + 4, 2);
-	return ((first[0] ^ first[1]) | (uint32_t)(rest[0] ^ rest[1])) == 0;
+	memcpy(&start[0], a, 4);
+	memcpy(&start[1], b, 4);
+	memcpy(&end[0], a + 4, 2);
+	memcpy(&end[1], b + 4, 2);
+	return ((start[0] ^ start[1]) | (uint32_t)(end[0] ^ end[1])) == 0;
 }
-/* True if n is confirmed and has the address in this Ethernet header: no resolution is needed. */
+/* True if n is confirmed and has the destination address of this Ethernet header. */
 static inline bool eth_neighbor_confirmed(const struct eth *eth, const struct neighbor *n,
 					  const uint8_t *header)
 {
@@ -180,8 +182,8 @@ static inline void eth_output_again(struct eth *eth, struct neighbor *n,
 	n->used_ns = eth->io->now_ns | 1;
 	nicio_tx(eth->io, out);
 }
-/* Allocates a control packet without a neighbor entry. Best effort: the sender repeats it if no
- * answer arrives. NULL: no frame is free (counted). The caller owns it until eth_control_send(). */
+/* Allocates a frame for an ARP or neighbor discovery packet. NULL: the NIC's ring is full, or no
+ * frame is free (counted); the packet is sent again later. eth_control_send() releases it. */
 struct frame *eth_control_frame(struct eth *eth);
 void eth_control_send(struct eth *eth, const uint8_t *dst, uint16_t type, struct packet_out *out);
 

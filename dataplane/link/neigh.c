@@ -2,37 +2,42 @@
 /*
  * neigh.c - the neighbor table: MAC addresses of next hops, and unreachability detection.
  *
- * Theory of operation
+ * Theory of operation. The states follow RFC 4861 section 7.3.2, also for IPv4:
  *
- * The states follow RFC 4861 section 7.3.2, for IPv4, too. INCOMPLETE: solicited by broadcast,
- * every 100 ms, NEIGHBOR_PROBES times, then FAILED. A FAILED entry is solicited again on use, at
- * most once per second (RFC 1122 section 2.3.2.1). REACHABLE: confirmed within 30 s, by an answer
- * or by TCP's progress. STALE: usable, not confirmed. On use, its timer (5 s, RFC 4861's DELAY)
- * gives TCP time to confirm it. Then it is probed by unicast, then by broadcast like INCOMPLETE.
- * When TCP gets no answers (neighbor_suspect()), probing starts at once: a wrong MAC address, for
+ *	INCOMPLETE	solicited by broadcast (IPv6: multicast) every 100 ms, NEIGHBOR_PROBES times
+ *	FAILED		did not answer; solicited again on use, at most once per second (RFC 1122
+ *			section 2.3.2.1)
+ *	REACHABLE	confirmed within 30 s, by a reply or by TCP's progress
+ *	STALE		usable, not confirmed. Use starts a timer (5 s, RFC 4861's DELAY), within
+ *			which TCP may confirm it. Then it is probed by unicast, and if there is no
+ *			reply, it becomes INCOMPLETE
+ *
+ * When TCP gets no ACKs (neighbor_suspect()), probing starts at once: a wrong MAC address, for
  * example from a corrupted ARP packet, costs half a second instead of half a minute.
  *
  * Trust. ARP and neighbor discovery have no authentication: any node of the segment can claim any
  * address.
- * - Packets that are not for us create no entries, but can update one.
- * - A request for our address creates a STALE entry, because its sender is about to send to us.
- * - An answer while we solicit is accepted.
- * - An unsolicited claim that contradicts a REACHABLE entry (a failover's gratuitous ARP, or
- * poisoning) does not replace it: the old owner is probed by unicast at once. If it answers, the
- * claim was false. If not, the address is solicited by broadcast and the new owner answers. A real
- * move costs 0.3 s; a false claim has no effect. (RFC 5227 section 2.4 defends a host's own address
- * in this way; Linux accepts any claim one second after the last.)
- * - A claim about a STALE entry that is not being probed is accepted, and stays STALE, as in RFC
- * 826; use confirms it or not.
- * - An advertisement without the override flag (from a proxy, RFC 4861 section 7.2.8) replaces
- * nothing; on a REACHABLE entry it triggers a probe like any contradiction (section 7.2.5).
+ *	- Packets that are not for us create no entries, but can update one.
+ *	- A request for our address creates a STALE entry, because its sender is about to send to
+ *	  us.
+ *	- A reply while we solicit is accepted.
+ *	- An unsolicited claim that contradicts a REACHABLE entry (gratuitous ARP after a failover,
+ *	  or poisoning) does not replace it: the old owner is probed by unicast at once. If it
+ *	  replies, the claim was false. If not, the address is solicited by broadcast, and the new
+ *	  owner replies. A real move costs 0.3 s; a false claim has no effect. (RFC 5227 section 2.4
+ *	  defends a host's own address in this way; Linux accepts any claim one second after the
+ *	  last.)
+ *	- A claim about a STALE entry that is not being probed is accepted, as in RFC 826. The entry
+ *	  stays STALE until its use confirms it.
+ *	- An advertisement without the override flag (from a proxy, RFC 4861 section 7.2.8) replaces
+ *	  no entry; it starts a probe of a REACHABLE entry that it contradicts (section 7.2.5).
  *
- * Eviction. Entries that were learned but never used have used_ns 0 and are evicted first, so many
- * requests from forged addresses evict no entry in use. A sender that forges addresses of an IPv6
- * prefix makes us solicit them (RFC 6583). Unanswered entries are evicted, too, oldest first, so a
- * live neighbor is resolved even then.
+ * Eviction. Entries that were learned but never used have used_ns 0 and are evicted first, so
+ * requests from forged addresses evict no entry in use. A sender that forges many addresses of an
+ * IPv6 prefix makes us solicit them (RFC 6583). Unanswered entries are evicted, too, oldest first,
+ * so live neighbors can be resolved even then.
  *
- * In external mode the owner's kernel does all of this: there are no timers and no probes, and
+ * In external mode the kernel does all of this: there are no timers and no probes, and
  * neighbor_set() is authoritative.
  */
 #include "link/eth.h"
@@ -44,16 +49,11 @@
 
 #define NEIGHBOR_PROBES 3u
 #define NEIGHBOR_RETRY_NS UINT64_C(100000000)
-#define NEIGHBOR_HOLD_NS UINT64_C(1000000000) /* between rounds of unanswered solicitations */
+#define NEIGHBOR_HOLD_NS UINT64_C(1000000000) /* until a FAILED entry is solicited again */
 #define NEIGHBOR_DELAY_NS UINT64_C(5000000000)
 #define NEIGHBOR_IDLE_NS UINT64_C(60000000000) /* an entry unused for this long may be evicted */
 #define NEIGHBOR_CONFIRM_NS UINT64_C(1000000000)
 #define NEIGHBOR_CONFLICT_LOG_NS UINT64_C(10000000000)
-
-static inline bool neighbor_is(const struct neighbor *n, const struct harp_addr *addr)
-{
-	return addr_equal(&n->addr, addr);
-}
 
 static struct neighbor **neighbor_bucket(const struct eth *eth, const struct harp_addr *addr)
 {
@@ -64,7 +64,7 @@ static struct neighbor *neighbor_find(const struct eth *eth, const struct harp_a
 {
 	struct neighbor *n = *neighbor_bucket(eth, addr);
 
-	while (n && !neighbor_is(n, addr))
+	while (n && !addr_equal(&n->addr, addr))
 		n = n->hash_next;
 	return n;
 }
@@ -81,8 +81,8 @@ static void neighbor_forget(struct eth *eth, struct neighbor *n)
 	eth->neighbor_count--;
 }
 
-/* Priority for eviction: larger is evicted earlier, 0 never. */
-static uint64_t neighbor_evictable(const struct neighbor *n, uint64_t now_ns)
+/* Rank for eviction: the largest is evicted first; 0: never evicted. */
+static uint64_t neighbor_evict_rank(const struct neighbor *n, uint64_t now_ns)
 {
 	if (n->state == NEIGHBOR_FREE)
 		return UINT64_MAX;
@@ -90,20 +90,19 @@ static uint64_t neighbor_evictable(const struct neighbor *n, uint64_t now_ns)
 		return UINT64_MAX - 1;
 	if (n->state == NEIGHBOR_FAILED && now_ns - n->solicited_ns > NEIGHBOR_HOLD_NS)
 		return UINT64_MAX - 2;
-	/* The longest unanswered is first: answers arrive much faster than forged requests refill
-	 * the table. */
+	/* The oldest first: a live neighbor replies before forged requests refill the table. */
 	if (n->state == NEIGHBOR_INCOMPLETE)
 		return now_ns > n->used_ns ? now_ns - n->used_ns : 0;
 	return now_ns > n->used_ns + NEIGHBOR_IDLE_NS ? now_ns - n->used_ns : 0;
 }
 
-static struct neighbor *neighbor_make(struct eth *eth, const struct harp_addr *addr)
+static struct neighbor *neighbor_create(struct eth *eth, const struct harp_addr *addr)
 {
 	struct neighbor *best = NULL;
 	uint64_t best_rank = 0;
 
 	for (uint32_t i = 0; i < eth->neighbor_max && best_rank != UINT64_MAX; i++) {
-		uint64_t rank = neighbor_evictable(&eth->neighbors[i], eth->io->now_ns);
+		uint64_t rank = neighbor_evict_rank(&eth->neighbors[i], eth->io->now_ns);
 
 		if (rank > best_rank) {
 			best = &eth->neighbors[i];
@@ -133,9 +132,9 @@ struct neighbor *neighbor_get(struct eth *eth, const struct harp_addr *addr)
 	struct neighbor *n = neighbor_find(eth, addr);
 
 	if (!n)
-		n = neighbor_make(eth, addr);
+		n = neighbor_create(eth, addr);
 	if (n)
-		n->used_ns = eth->io->now_ns | 1; /* never 0, which means unused */
+		n->used_ns = eth->io->now_ns | 1; /* not 0, which means unused */
 	return n;
 }
 
@@ -162,7 +161,7 @@ int neighbor_set(struct eth *eth, const struct harp_addr *addr, const uint8_t *m
 	if (!mac) {
 		if (!n)
 			return -ENOENT;
-		/* The entry stays, because paths refer to it and will solicit again. */
+		/* The entry stays, because paths refer to it; its next use solicits again. */
 		wheel_cancel(eth->wheel, &n->timer);
 		memset(n->mac, 0, sizeof(n->mac));
 		n->state = NEIGHBOR_INCOMPLETE;
@@ -172,7 +171,7 @@ int neighbor_set(struct eth *eth, const struct harp_addr *addr, const uint8_t *m
 	if (mac[0] & 1)
 		return -EINVAL;
 	if (!n)
-		n = neighbor_make(eth, addr);
+		n = neighbor_create(eth, addr);
 	if (!n)
 		return -ENOSPC;
 	neighbor_resolve(eth, n, mac, NEIGHBOR_REACHABLE);
@@ -202,7 +201,6 @@ static void neighbor_request_owner(struct eth *eth, struct neighbor *n)
 		eth->hooks->neighbor_requested(eth->hooks->ctx, &n->addr);
 }
 
-/* n is about to be used and is not confirmed REACHABLE. */
 void neighbor_solicit(struct eth *eth, struct neighbor *n, const struct harp_addr *src_addr)
 {
 	if (eth->neighbor_mode == HARP_NEIGHBOR_EXTERNAL) {
@@ -272,11 +270,10 @@ void neighbor_suspect(struct eth *eth, struct neighbor *n, const struct harp_add
 	neighbor_probe(eth, n, false);
 }
 
-void neighbor_timer(struct eth *eth, struct timer *timer, uint64_t now_ns)
+void neighbor_timer(struct eth *eth, struct timer *timer)
 {
 	struct neighbor *n = container_of(timer, struct neighbor, timer);
 
-	(void)now_ns; /* io->now_ns is the same clock */
 	if (n->probes < NEIGHBOR_PROBES) {
 		neighbor_probe(eth, n, n->state != NEIGHBOR_STALE);
 	} else if (n->state == NEIGHBOR_STALE) {
@@ -313,7 +310,7 @@ void neighbor_learn_forwarded(struct eth *eth, const struct harp_addr *addr, con
 	if (!n) {
 		if (!(flags & NEIGHBOR_ASKS_US))
 			return;
-		n = neighbor_make(eth, addr);
+		n = neighbor_create(eth, addr);
 		if (n)
 			neighbor_resolve(eth, n, mac, NEIGHBOR_STALE);
 	} else if (n->state == NEIGHBOR_INCOMPLETE || n->state == NEIGHBOR_FAILED) {
@@ -338,8 +335,7 @@ void neighbor_conflict(struct eth *eth, const uint8_t *mac)
 {
 	uint64_t now_ns = eth->io->now_ns;
 
-	/* Our own packet, returned by a switch or a loop (RFC 5227 section 2.4: "does not
-	 * match"). */
+	/* Our own packet, returned by a switch or a loop, is no conflict (RFC 5227 section 2.4). */
 	if (mac && eth_mac_same(mac, eth->io->nic->caps.mac))
 		return;
 	eth->stats->arp_conflicts++;

@@ -17,7 +17,7 @@
 /* 10,000 echo replies per second, bursts of 256: enough for tools, and a limit for attackers. */
 #define ICMP_ECHO_COST_NS UINT64_C(100000)
 #define ICMP_ECHO_BURST 256u
-/* Errors: 1000 per second, bursts of 50; separately the same for other stacks of the NIC. */
+/* 1000 errors per second, bursts of 50; separately for sent and for forwarded errors. */
 #define ICMP_ERROR_COST_NS UINT64_C(1000000)
 #define ICMP_ERROR_BURST 50u
 #define ICMP_MTU_MIN 552u
@@ -32,7 +32,7 @@ static_assert(sizeof(struct icmp_header) == ICMP_HEADER_BYTES, "RFC 792");
 static struct icmp_bucket icmp_bucket(uint64_t cost_ns, uint32_t burst, uint64_t now_ns)
 {
 	return (struct icmp_bucket){ .cost_ns = cost_ns,
-				     .most_ns = cost_ns * burst,
+				     .credit_max_ns = cost_ns * burst,
 				     .credit_ns = cost_ns * burst,
 				     .last_ns = now_ns };
 }
@@ -50,14 +50,15 @@ void icmp_init(struct icmp *icmp, struct ip *ip, struct harp_stats *stats)
 	};
 }
 
-bool icmp_allowed(struct icmp_bucket *bucket, uint64_t now_ns)
+/* True if another message is allowed now; takes a token. */
+static bool icmp_allowed(struct icmp_bucket *bucket, uint64_t now_ns)
 {
 	uint64_t passed_ns = now_ns - bucket->last_ns;
 
 	bucket->last_ns = now_ns;
-	bucket->credit_ns += passed_ns < bucket->most_ns ? passed_ns : bucket->most_ns;
-	if (bucket->credit_ns > bucket->most_ns)
-		bucket->credit_ns = bucket->most_ns;
+	bucket->credit_ns += passed_ns < bucket->credit_max_ns ? passed_ns : bucket->credit_max_ns;
+	if (bucket->credit_ns > bucket->credit_max_ns)
+		bucket->credit_ns = bucket->credit_max_ns;
 	if (bucket->credit_ns < bucket->cost_ns)
 		return false;
 	bucket->credit_ns -= bucket->cost_ns;
@@ -82,8 +83,8 @@ bool icmp_forward_allowed(struct icmp *icmp)
 }
 
 /*
- * Replies with the frames of the request, without reading or copying the data. This code releases
- * its reference as usual, because nicio_tx() takes its own.
+ * Replies with the frames of the request, without copying the data. The caller releases the packet
+ * as usual, because nicio_tx() takes a reference.
  */
 static enum icmp_verdict icmp_echo(struct icmp *icmp, struct packet_in *in)
 {
@@ -107,7 +108,7 @@ static enum icmp_verdict icmp_echo(struct icmp *icmp, struct packet_in *in)
 	return ICMP_CONSUMED;
 }
 
-/* RFC 792 and RFC 1812 section 5.2.7.1: type 3's codes. */
+/* The codes of type 3, destination unreachable: RFC 792, RFC 1812 section 5.2.7.1. */
 static enum icmp_error_kind icmp_unreachable_kind(uint8_t code)
 {
 	switch (code) {
@@ -143,10 +144,10 @@ bool icmp_parse_ports(const struct icmp *icmp, const uint8_t *transport,
 }
 
 /*
- * The MTU of a "fragmentation needed". A router older than RFC 1191 sends 0: take the next lower
- * entry of section 7's table of common MTUs below the quoted packet's size. No path in use has less
- * than ICMP_MTU_MIN; a smaller value would make us send mostly headers (Linux's min_pmtu is the
- * same).
+ * The MTU of a "fragmentation needed". A router older than RFC 1191 reports 0; then the result is
+ * the largest plateau of RFC 1191 section 7 below the quoted packet's size. The result is at
+ * least ICMP_MTU_MIN (like Linux's min_pmtu), because a smaller MTU would make us send mostly
+ * headers.
  */
 static uint32_t icmp_mtu_bytes(uint32_t mtu_bytes, uint32_t quoted_bytes)
 {
@@ -159,7 +160,7 @@ static uint32_t icmp_mtu_bytes(uint32_t mtu_bytes, uint32_t quoted_bytes)
 	return mtu_bytes < ICMP_MTU_MIN ? ICMP_MTU_MIN : mtu_bytes;
 }
 
-/* Parses the quoted packet, which must have our source address and the first 8 bytes of its
+/* Parses the quoted packet. False unless it has our source address and the first 8 bytes of its
  * transport header. */
 static bool icmp_parse_quote(const struct icmp *icmp, const uint8_t *quote, uint32_t len,
 			     struct harp_icmp_error *error)
@@ -228,45 +229,46 @@ enum icmp_verdict icmp_input(struct icmp *icmp, struct packet_in *in, struct har
 /* ---- the only ICMP error that the stack sends: UDP port unreachable ---- */
 
 #define OUT_HEADER_BYTES 8u
-/* Quotes as much of the packet as fits: RFC 1812 section 4.3.2.3 and RFC 4443 section 2.4 (c). */
+/* maximum size of an error: RFC 1812 section 4.3.2.3, RFC 4443 section 2.4 (c) */
 #define OUT_PACKET_BYTES_V4 576u
 #define OUT_PACKET_BYTES_V6 IPV6_MTU_MIN
 
-/* Writes header and quote; returns the length. */
+/* Writes the ICMP header and as much of the packet as fits; returns the length. */
 static uint32_t out_write(uint8_t *at, const struct packet_in *in, bool v4)
 {
-	uint32_t most = v4 ? OUT_PACKET_BYTES_V4 - IPV4_HEADER_BYTES
-			   : OUT_PACKET_BYTES_V6 - IPV6_HEADER_BYTES;
+	uint32_t room = (v4 ? OUT_PACKET_BYTES_V4 - IPV4_HEADER_BYTES
+			    : OUT_PACKET_BYTES_V6 - IPV6_HEADER_BYTES) -
+			OUT_HEADER_BYTES;
 	uint32_t quote = (uint32_t)(in->frame->pub.data - in->ip_header) + in->frame->pub.len;
 
 	memset(at, 0, OUT_HEADER_BYTES);
 	at[0] = v4 ? 3 : 1; /* destination unreachable */
 	at[1] = v4 ? 3 : 4; /* port */
-	if (quote > most - OUT_HEADER_BYTES)
-		quote = most - OUT_HEADER_BYTES;
+	if (quote > room)
+		quote = room;
 	memcpy(at + OUT_HEADER_BYTES, in->ip_header, quote);
 	return OUT_HEADER_BYTES + quote;
 }
 
 /*
  * Takes 0, 1 or 2 tokens at random, one on average. All peers share the bucket: with an exact
- * count, an attacker could exhaust it with forged addresses and learn from the rest which ports are
- * open (SAD DNS, CVE-2020-25705).
+ * count, an attacker could use it up with forged addresses, and learn from the remaining tokens
+ * which ports are open (SAD DNS, CVE-2020-25705).
  */
 static bool out_allowed(struct icmp *icmp)
 {
 	struct icmp_bucket *bucket = &icmp->error;
-	uint64_t takes_ns = rng_below(icmp->ip->eth->rng, 3) * bucket->cost_ns;
+	uint64_t cost_ns = rng_below(icmp->ip->eth->rng, 3) * bucket->cost_ns;
 
 	if (!icmp_allowed(bucket, icmp->ip->eth->io->now_ns))
 		return false;
 	bucket->credit_ns += bucket->cost_ns;
-	bucket->credit_ns -= takes_ns < bucket->credit_ns ? takes_ns : bucket->credit_ns;
+	bucket->credit_ns -= cost_ns < bucket->credit_ns ? cost_ns : bucket->credit_ns;
 	return true;
 }
 
-/* Earlier layers exclude packets that must not be answered (RFC 1122 section 3.2.2, RFC 4443
- * section 2.4 (e)): broadcast, multicast, fragments, invalid sources. */
+/* Earlier layers have dropped packets for which no error may be sent (RFC 1122 section 3.2.2, RFC
+ * 4443 section 2.4 (e)): broadcast, multicast, fragments, invalid sources. */
 void icmp_unreachable_port(struct icmp *icmp, const struct packet_in *in)
 {
 	struct ip_path path = { .src = in->dst, .dst = in->src };
@@ -292,7 +294,6 @@ void icmp_unreachable_port(struct icmp *icmp, const struct packet_in *in)
 	csum = csum_finish(ip_sum_add(sum, f));
 	memcpy(f->pub.data + 2, &csum, sizeof(csum));
 	out = (struct packet_out){ .frame = f, .head = f->pub.data, .len = f->pub.len };
-	/* Best effort. */
 	if (ip_output(icmp->ip, &path, proto, 0, &out) == 0)
 		icmp->stats->icmp_unreachable_out++;
 	frame_release(io->pool, f);

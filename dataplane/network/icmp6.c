@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* icmp6.c - received ICMP for IPv6 (RFC 4443). icmp.c sends the only error. */
+/* icmp6.c - received ICMPv6 messages (RFC 4443). icmp.c sends errors. */
 #include "base/checksum.h"
 #include "network/icmp.h"
 #include "network/ipv6.h"
@@ -11,7 +11,7 @@
 #define ICMP6_PARAMETER_PROBLEM 4u
 #define ICMP6_ECHO_REQUEST 128u
 #define ICMP6_ECHO_REPLY 129u
-#define ICMP6_QUOTE_EXT_MAX 4u /* extension headers; we never send any */
+#define ICMP6_QUOTE_EXT_MAX 4u /* extension headers in a quoted packet */
 
 struct icmp6_header {
 	uint8_t type, code;
@@ -26,7 +26,7 @@ static enum icmp_verdict icmp6_invalid(struct icmp *icmp)
 	return ICMP_DROPPED;
 }
 
-/* Section 4.2. Replies with the frames of the request, as for IPv4 (icmp.c). */
+/* Section 4.2. Replies with the frames of the request, like icmp_echo(). */
 static enum icmp_verdict icmp6_echo(struct icmp *icmp, struct packet_in *in)
 {
 	struct frame *f = in->frame;
@@ -61,7 +61,7 @@ static enum icmp_error_kind icmp6_error_kind(uint8_t type, uint8_t code)
 	case ICMP6_TIME_EXCEEDED:
 		return ICMP_ERROR_TTL;
 	case ICMP6_PARAMETER_PROBLEM:
-		/* Code 1, "unrecognized next header": the host has no TCP. */
+		/* Code 1, "unrecognized next header": the host has no such transport. */
 		return code == 1 ? ICMP_ERROR_UNREACHABLE_PORT : ICMP_ERROR_PARAMETER;
 	default:
 		break;
@@ -80,8 +80,8 @@ static enum icmp_error_kind icmp6_error_kind(uint8_t type, uint8_t code)
 	}
 }
 
-/* Parses the quoted packet, within the first frame. It must have our source address, and the first
- * 8 bytes of its transport header after any extension headers. */
+/* Parses the quoted packet, within the first frame. False unless it has our source address and,
+ * after any extension headers, the first 8 bytes of its transport header. */
 static bool icmp6_parse_quote(const struct icmp *icmp, const uint8_t *quote, uint32_t len,
 			      struct harp_icmp_error *error)
 {
@@ -117,7 +117,8 @@ static enum icmp_verdict icmp6_error(struct icmp *icmp, const struct packet_in *
 	error->kind = icmp6_error_kind(h->type, h->code);
 	if (error->kind == ICMP_ERROR_TOO_BIG) {
 		error->mtu_bytes = be32_get(h->mtu);
-		/* RFC 8201 section 4: discards values below the minimum MTU of every link. */
+		/* RFC 8201 section 4: a message with less than the minimum link MTU is
+		 * discarded. */
 		if (error->mtu_bytes < IPV6_MTU_MIN)
 			return icmp6_invalid(icmp);
 	}

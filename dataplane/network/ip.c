@@ -7,7 +7,7 @@
 #include "network/ipv4.h"
 #include "network/ipv6.h"
 
-#define IP_TTL 64u /* RFC 1122 section 3.2.1.7, the value of RFC 1700 */
+#define IP_TTL 64u /* RFC 1122 section 3.2.1.7: configurable; RFC 1700 recommends 64 */
 
 void ip_init(struct ip *ip, struct eth *eth, struct harp_stats *stats,
 	     const struct harp_stack_options *opt)
@@ -47,8 +47,8 @@ bool ip_trim(struct ip *ip, struct frame *f, uint32_t total)
 	return true;
 }
 
-/* RFC 1122 section 3.2.1.3: addresses that must never be a source, and own addresses, which are
- * invalid from outside. */
+/* RFC 1122 section 3.2.1.3: some addresses must never be a source; own ones are invalid in received
+ * packets. */
 static bool ip_source_valid(const struct ip *ip, const struct harp_addr *src)
 {
 	uint32_t v4 = ipv4_number(src);
@@ -56,12 +56,6 @@ static bool ip_source_valid(const struct ip *ip, const struct harp_addr *src)
 	if (v4 >> 24 == 0 || v4 >> 24 == 127 || v4 >> 28 >= 14)
 		return false;
 	return !ip_is_own(ip, src) && !ip_is_broadcast(ip, src);
-}
-
-static enum ip_verdict ip_drop(uint64_t *counter)
-{
-	(*counter)++;
-	return IP_DROPPED;
 }
 
 enum ip_verdict ip_protocol(const struct ip *ip, uint8_t proto)
@@ -77,11 +71,11 @@ enum ip_verdict ip_protocol(const struct ip *ip, uint8_t proto)
 }
 
 /*
- * True if a source route (RFC 791 section 3.1: options 131 and 137) that is not at its end names
- * another destination. RFC 1122 section 3.3.5 permits forwarding, but hosts no longer do that (RFC
+ * True if a source route (RFC 791 section 3.1: options 131 and 137) is not at its end: the packet
+ * is for another host. RFC 1122 section 3.3.5 permits hosts to forward it; this stack does not (RFC
  * 7126 section 4.3). Ignores other options.
  */
-static bool ip_is_routed_on(const uint8_t *options, uint32_t len)
+static bool ip_has_source_route(const uint8_t *options, uint32_t len)
 {
 	for (uint32_t at = 0, size; at < len && options[at] != IPV4_OPTION_END; at += size) {
 		size = 1;
@@ -91,14 +85,13 @@ static bool ip_is_routed_on(const uint8_t *options, uint32_t len)
 			return false;
 		size = options[at + 1];
 		if (options[at] == IPV4_OPTION_LSRR || options[at] == IPV4_OPTION_SSRR)
-			return size >= 3 &&
-			       options[at + 2] <= size; /* the pointer to the next hop */
+			return size >= 3 && options[at + 2] <= size; /* pointer to the next hop */
 	}
 	return false;
 }
 
-/* Checks a packet's addresses, counts errors, and caches valid ones. The checks depend on state
- * that changes with the generation. */
+/* Checks a packet's addresses and caches them if they are valid, until the generation changes.
+ * False (counted): not valid. */
 static bool ip_cache_addresses(struct ip *ip, const struct ipv4_header *h)
 {
 	struct harp_addr src = ipv4_mapped(h->src), dst = ipv4_mapped(h->dst);
@@ -125,7 +118,7 @@ enum ip_verdict ip_input(struct ip *ip, struct packet_in *in)
 	const struct ipv4_header *h = (const struct ipv4_header *)f->pub.data;
 	struct harp_stats *stats = ip->stats;
 
-	/* The header must be in the first frame, where all NICs put it. */
+	/* The header must be in the first frame; all NICs ensure that. */
 	if (f->pub.len < IPV4_HEADER_BYTES)
 		return ip_drop(&stats->drop_ip_short);
 	uint32_t header = ipv4_header_bytes(h), total = be16_get(h->total_len);
@@ -149,9 +142,9 @@ enum ip_verdict ip_input(struct ip *ip, struct packet_in *in)
 	in->dst = ip->last.dst;
 	if (be16_get(h->flags_offset) & (IPV4_FLAG_MF | IPV4_OFFSET_MASK))
 		return ip_drop(&stats->drop_ip_fragment);
-	/* A host may skip the other options in use (RFC 1122 section 3.2.1.8). */
+	/* A host may ignore the other options (RFC 1122 section 3.2.1.8). */
 	if (header > IPV4_HEADER_BYTES &&
-	    ip_is_routed_on(f->pub.data + IPV4_HEADER_BYTES, header - IPV4_HEADER_BYTES))
+	    ip_has_source_route(f->pub.data + IPV4_HEADER_BYTES, header - IPV4_HEADER_BYTES))
 		return ip_drop(&stats->drop_ip_not_ours);
 	in->ip_header = f->pub.data;
 	in->len = total - header;
@@ -168,8 +161,8 @@ enum ip_verdict ip_input(struct ip *ip, struct packet_in *in)
 
 /* ---- out ---- */
 
-/* With DF the identification has no meaning (RFC 6864 section 4). It is counted per path, as GRO of
- * receivers expects; a global counter would reveal to a peer how much others receive. */
+/* With DF the identification has no meaning (RFC 6864 section 4). Each path counts it, as GRO in
+ * receivers expects. A global counter would reveal to each peer how much is sent to others. */
 static void ip_write_header(struct ip_path *path, uint8_t proto, uint8_t tos,
 			    struct packet_out *out)
 {
@@ -182,7 +175,7 @@ static void ip_write_header(struct ip_path *path, uint8_t proto, uint8_t tos,
 	h->tos = tos;
 	h->total_len = be16_of((uint16_t)out->len);
 	h->id = be16_of(path->v4_id);
-	/* Each segment of a GSO packet has its own; the NIC increments from the first. */
+	/* The NIC increments the identification for each segment of a GSO packet. */
 	path->v4_id = (uint16_t)(path->v4_id + (out->segments > 1 ? out->segments : 1));
 	h->flags_offset = be16_of(IPV4_FLAG_DF);
 	h->ttl = IP_TTL;
@@ -206,12 +199,12 @@ static inline bool ip_sent_fits(const struct ip *ip, const struct ip_path *path,
 
 /* Caches the headers of a sent packet. */
 static void ip_sent_note(struct ip_path *path, uint8_t proto, uint8_t tos,
-			 const struct packet_out *before, const struct packet_out *out)
+			 const struct packet_out *payload, const struct packet_out *out)
 {
 	struct ip_sent *sent = &path->sent;
 	bool v4 = harp_addr_is_v4(&path->dst);
 
-	*sent = (struct ip_sent){ .len = (uint8_t)(before->head - out->head),
+	*sent = (struct ip_sent){ .len = (uint8_t)(payload->head - out->head),
 				  .proto = proto,
 				  .tos = tos,
 				  .ip_bytes = v4 ? IPV4_HEADER_BYTES : IPV6_HEADER_BYTES };
@@ -277,7 +270,7 @@ static int ip_output_again(struct ip *ip, struct ip_path *path, struct packet_ou
 int ip_output(struct ip *ip, struct ip_path *path, uint8_t proto, uint8_t tos,
 	      struct packet_out *out)
 {
-	struct packet_out before;
+	struct packet_out payload; /* *out without IP and Ethernet headers */
 	int err = ip_path_check(ip, path);
 	bool v4;
 
@@ -289,7 +282,7 @@ int ip_output(struct ip *ip, struct ip_path *path, uint8_t proto, uint8_t tos,
 	if (out->len - out->cut_bytes + (v4 ? IPV4_HEADER_BYTES : IPV6_HEADER_BYTES) >
 	    path->mtu_bytes)
 		return -EMSGSIZE;
-	before = *out;
+	payload = *out;
 	path->neighbor = ip_path_neighbor(path);
 	if (!path->neighbor)
 		path->neighbor = neighbor_get(ip->eth, &path->next_hop);
@@ -302,8 +295,8 @@ int ip_output(struct ip *ip, struct ip_path *path, uint8_t proto, uint8_t tos,
 	err = eth_output(ip->eth, path->neighbor, v4 ? ETH_TYPE_IPV4 : ETH_TYPE_IPV6, &path->src,
 			 out);
 	if (err)
-		*out = before;
-	else if (out->frags > 0) /* otherwise it would not be requested */
-		ip_sent_note(path, proto, tos, &before, out);
+		*out = payload;
+	else if (out->frags > 0) /* only such packets reuse the headers */
+		ip_sent_note(path, proto, tos, &payload, out);
 	return err;
 }

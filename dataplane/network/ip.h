@@ -19,11 +19,11 @@
 #define IP_PROTO_UDP 17u
 #define IP_PROTO_ICMP6 58u
 
-/* A received packet after eth and ip. */
+/* A received packet, filled in by ip_input() or ip6_input(). */
 struct packet_in {
 	/* first frame; each layer advances pub.data and len to its payload */
 	struct frame *frame;
-	uint32_t len;  /* bytes from pub.data on, including fragments, without padding */
+	uint32_t len;  /* payload bytes in all frames, without padding */
 	uint8_t proto; /* IP_PROTO_* */
 	uint8_t ttl;
 	uint8_t tos;             /* DSCP and ECN */
@@ -46,18 +46,18 @@ enum ip_verdict {
 struct ip_sent {
 	uint8_t len; /* 0: none, or invalidated */
 	uint8_t proto, tos;
-	uint8_t ip_bytes; /* part of len: the IP header */
-	uint32_t sum;     /* IPv4: checksum of the header as stored here */
-	/* IPv4: without length, identification and checksum. */
+	uint8_t ip_bytes; /* length of the IP header, part of len */
+	uint32_t sum;     /* IPv4: checksum of the header in `bytes` */
+	/* IPv4: length, identification and checksum are 0 */
 	uint8_t bytes[ETH_HEADER_BYTES + ETH_VLAN_BYTES + 40];
 };
 
-/* A resolved path to a destination, cached by connections. Refreshed by ip_path_check(). */
+/* A path to a destination, cached by connections. ip_path_check() keeps it current. */
 struct ip_path {
 	struct harp_addr src, dst, next_hop;
 	uint32_t generation; /* ip.generation at lookup; 0: none yet */
 	uint32_t mtu_bytes;
-	uint32_t flow_label; /* IPv6, 20 bits: see ip_path_label(). A lookup does not change it */
+	uint32_t flow_label; /* IPv6, 20 bits, from ip_path_label() */
 	uint16_t v4_id;      /* of the next packet on this path: see ip_write_header() */
 	uint32_t pseudo_sum; /* of src and dst, for ip_pseudo_add() */
 	struct neighbor *neighbor;
@@ -77,7 +77,7 @@ struct ip_route {
 #define IP_ADDRESSES_MAX 16u
 #define IP_ROUTES_MAX 64u
 
-/* Cache of the IPv4 addresses of the last received packet that passed all checks. */
+/* Cache: the last IPv4 addresses of a received packet that passed all checks. */
 struct ip_last_addresses {
 	uint32_t generation; /* ip.generation at that time; 0: empty */
 	uint32_t pseudo_sum; /* of both, for ip_pseudo_sum() */
@@ -110,21 +110,21 @@ int ip_route_add(struct ip *ip, const struct harp_addr *prefix, unsigned prefix_
 		 const struct harp_addr *gateway, uint32_t mtu_bytes);
 int ip_route_remove(struct ip *ip, const struct harp_addr *prefix, unsigned prefix_len);
 
-/* True unless this is a link-local IPv6 address of another link (RFC 4007). */
+/* True unless addr is a link-local IPv6 address and scope_id names another link (RFC 4007 section
+ * 6). */
 bool ip_scope_valid(const struct ip *ip, const struct harp_addr *addr, uint32_t scope_id);
 /* The scope_id of an own address or of a peer's address. */
 uint32_t ip_scope_id(const struct ip *ip, const struct harp_addr *addr);
-/* Source address selection for dst, RFC 6724; NULL: no address of that family. */
+/* Selects a source address for dst (RFC 6724 section 5); NULL: none of that family. */
 const struct harp_addr *ip_source(const struct ip *ip, const struct harp_addr *dst,
 				  const struct harp_addr *next_hop);
 
-/* Sets next hop, MTU, and source (if path->src is zero) for path->dst. -ENETUNREACH no route;
- * -EADDRNOTAVAIL src is not ours. */
+/* Sets next hop, MTU, and source (if path->src is zero) for path->dst. -ENETUNREACH: no route;
+ * -EADDRNOTAVAIL: src is not ours, or no own address has the family of dst. */
 int ip_path_route(const struct ip *ip, struct ip_path *path);
-/* The same with the neighbor entry. */
+/* As ip_path_route(); also gets the neighbor entry. */
 int ip_path_lookup(struct ip *ip, struct ip_path *path);
-/* A cheap check before every packet, which repeats the lookup if the generation changed. Same
- * errors. */
+/* Before every packet: repeats the lookup if the generation has changed. Same errors. */
 static inline int ip_path_check(struct ip *ip, struct ip_path *path)
 {
 	return path->generation == ip->generation ? 0 : ip_path_lookup(ip, path);
@@ -136,8 +136,8 @@ static inline uint32_t ip_header_bytes(const struct harp_addr *addr)
 	return harp_addr_is_v4(addr) ? 20u : 40u;
 }
 
-/* The flow label of a connection (RFC 6437): a keyed hash, which identifies the flow to the network
- * and reveals nothing else. Never 0. */
+/* Sets the flow label (RFC 6437): a keyed hash, which identifies the flow to the network and
+ * reveals nothing else. Never 0. */
 void ip_path_label(const struct ip *ip, struct ip_path *path, uint16_t local_port,
 		   uint16_t remote_port);
 
@@ -155,14 +155,19 @@ enum ip_verdict ip_input(struct ip *ip, struct packet_in *in);
 enum ip_verdict ip6_input(struct ip *ip, struct packet_in *in);
 /* Verdict for a transport protocol; IP_DROPPED (counted): not supported. */
 enum ip_verdict ip_protocol(const struct ip *ip, uint8_t proto);
-/* Trims a packet to total bytes: removes link padding and empty frames. False: fewer bytes. */
+/* Trims a packet to total bytes, which removes link padding. False: it has fewer bytes. */
 bool ip_trim(struct ip *ip, struct frame *f, uint32_t total);
+static inline enum ip_verdict ip_drop(uint64_t *counter)
+{
+	(*counter)++;
+	return IP_DROPPED;
+}
 
 /*
  * Sends a packet; out->head is at the transport header. Writes the IP header and calls
- * eth_output(). 0 queued; -EAGAIN next hop unresolved or NIC full (retry later: see eth.h); other
- * -errno from ip_path_check(). Never fragments: DF is set (RFC 1191), and IPv6 has no fragmentation
- * in the network (RFC 8200 section 5).
+ * eth_output(). 0: queued; -EAGAIN: next hop unresolved or NIC full (retry when
+ * eth.resolved_generation changes, or after a completion); -EMSGSIZE: exceeds path->mtu_bytes;
+ * other -errno as ip_path_check(). Never fragments, and sets DF (RFC 1191 section 3).
  */
 int ip_output(struct ip *ip, struct ip_path *path, uint8_t proto, uint8_t tos,
 	      struct packet_out *out);
@@ -185,8 +190,8 @@ static inline uint32_t ip_sum_add(uint32_t sum, const struct frame *f)
 	return sum;
 }
 
-/* Verifies the transport checksum; field: its value in the packet. If `partial` permits it, accepts
- * and counts a folded pseudo-header sum, which a local kernel leaves for a NIC to complete. */
+/* Verifies the transport checksum. field: its value in the packet. partial: accepts and counts a
+ * folded pseudo-header sum, which a local kernel leaves for a NIC to complete. */
 static inline bool ip_l4_csum_holds(const struct frame *packet, uint32_t pseudo_sum, uint16_t field,
 				    bool partial, uint64_t *partial_accepted)
 {
@@ -207,8 +212,8 @@ uint32_t ip_pseudo_sum(const struct harp_addr *src, const struct harp_addr *dst,
 /* The same from a precomputed ip_pseudo_sum() with proto 0 and len 0. */
 static inline uint32_t ip_pseudo_add(uint32_t addresses_sum, uint8_t proto, uint32_t len)
 {
-	/* Length and protocol as 32-bit numbers, RFC 8200's form. Folded, RFC 9293's form (16 and 8
-	 * bits) has the same sum. */
+	/* Length and protocol as 32-bit numbers, the form of RFC 8200. The folded sum is that of
+	 * RFC 9293's form (16 and 8 bits). */
 	return csum_add(addresses_sum, csum_add(htobe32(len), htobe32(proto)));
 }
 

@@ -15,7 +15,7 @@
 #define IPV4_OPTION_END 0u
 #define IPV4_OPTION_NOP 1u
 #define IPV4_OPTION_LSRR 131u /* loose source route */
-#define IPV4_OPTION_SSRR 137u /* strict */
+#define IPV4_OPTION_SSRR 137u /* strict source route */
 
 struct ipv4_header {
 	uint8_t version_ihl; /* 4 bits each */

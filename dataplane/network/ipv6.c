@@ -3,10 +3,10 @@
  * ipv6.c - received IPv6 packets, and the header of sent ones (RFC 8200).
  *
  * Extension headers. None are sent. Received hop-by-hop and destination options are skipped, up to
- * IP6_EXT_BYTES_MAX bytes in IP6_EXT_MAX headers (RFC 8504 section 5.3 recommends limits); an
- * unknown option of type "discard" discards the packet. A routing header of any type is skipped if
- * it has no segments left, and refused otherwise (section 4.4; RFC 5095 section 3 for type 0).
- * Refused packets are counted, without a parameter problem message. Fragments are refused,
+ * IP6_EXT_BYTES_MAX bytes in IP6_EXT_MAX headers (RFC 8504 section 5.3 recommends limits). The
+ * packet is dropped if an unknown option's type requires that. A routing header of any type is
+ * skipped if no segments are left; otherwise the packet is dropped (section 4.4; RFC 5095 section 3
+ * for type 0). Drops are counted; no parameter problem message is sent. Fragments are dropped,
  * including atomic fragments, which RFC 6946 would accept: no TCP sender with path MTU discovery
  * sends them, RFC 8021 deprecates their cause, and RFC 6980 forbids them for neighbor discovery.
  */
@@ -19,18 +19,13 @@
 #define IP6_EXT_MAX 4u
 #define IP6_EXT_BYTES_MAX 256u
 #define IP6_OPTION_PAD1 0u
-#define IP6_OPTION_ACTION_MASK 0xc0u /* of an unknown option's type: 0 skip it, else discard */
+#define IP6_OPTION_ACTION_MASK                                                                     \
+	0xc0u /* of an unknown option's type: 0: skip, else drop the packet */
 
-static enum ip_verdict ip6_drop(uint64_t *counter)
-{
-	(*counter)++;
-	return IP_DROPPED;
-}
-
-/* RFC 4291: addresses that must never be a source. */
+/* RFC 4291 sections 2.7 and 2.5.3: multicast and loopback addresses must not be a source. */
 static bool ip6_source_valid(const struct harp_addr *src)
 {
-	/* On the wire, a mapped address would be mistaken for IPv4 (RFC 4942 section 2.2). */
+	/* An IPv4-mapped address would be mistaken for IPv4 (RFC 4942 section 2.2). */
 	return !ipv6_is_multicast(src) && !ipv6_is_loopback(src) && !harp_addr_is_v4(src);
 }
 
@@ -39,12 +34,12 @@ bool ip6_source_is_other(const struct ip *ip, const struct harp_addr *src)
 	return !addr_is_zero(src) && !ip_is_own(ip, src);
 }
 
-/* True for an own address, and for a group of an own address or of all nodes. */
+/* True for an own address, its solicited-node group, and the group of all nodes. */
 static bool ip6_is_ours(const struct ip *ip, const struct packet_in *in)
 {
 	static const struct harp_addr all_nodes = { .bytes = { 0xff, 2, [15] = 1 } };
 
-	/* not a unicast address in a multicast frame (as RFC 1122 3.3.6) */
+	/* A multicast frame must not have a unicast address (as in RFC 1122 section 3.3.6). */
 	if (!ipv6_is_multicast(&in->dst))
 		return !harp_addr_is_v4(&in->dst) && ip_is_own(ip, &in->dst) && !in->group;
 	if (addr_equal(&in->dst, &all_nodes))
@@ -58,7 +53,7 @@ static bool ip6_is_ours(const struct ip *ip, const struct packet_in *in)
 	return false;
 }
 
-/* RFC 8200 section 4.2: checks len bytes of options of a hop-by-hop or destination header. */
+/* Checks len bytes of hop-by-hop or destination options (RFC 8200 section 4.2). */
 static bool ip6_options_valid(const uint8_t *p, uint32_t len)
 {
 	for (uint32_t at = 0; at < len;) {
@@ -77,13 +72,13 @@ static bool ip6_options_valid(const uint8_t *p, uint32_t len)
 
 static bool ip6_ext_valid(uint8_t proto, const uint8_t *p, uint32_t bytes, unsigned count)
 {
-	if (proto == IPV6_EXT_ROUTING) /* RFC 8200 section 4.4: segments left */
+	if (proto == IPV6_EXT_ROUTING) /* segments left: RFC 8200 section 4.4 */
 		return p[3] == 0;
-	/* Section 4.1: hop-by-hop options come first. */
+	/* RFC 8200 section 4.1: hop-by-hop options come first. */
 	return (proto == IPV6_EXT_DESTINATION || count == 0) && ip6_options_valid(p + 2, bytes - 2);
 }
 
-/* Skips extension headers. Returns the verdict of the next header, and its offset from p. */
+/* Skips extension headers. Returns the verdict for the header after them, at p + *offset. */
 static enum ip_verdict ip6_extensions(const struct ip *ip, struct packet_in *in, const uint8_t *p,
 				      uint32_t len, uint32_t *offset)
 {
@@ -100,7 +95,7 @@ static enum ip_verdict ip6_extensions(const struct ip *ip, struct packet_in *in,
 		case IPV6_EXT_DESTINATION:
 			break;
 		case IPV6_EXT_FRAGMENT:
-			return ip6_drop(&stats->drop_ip_fragment);
+			return ip_drop(&stats->drop_ip_fragment);
 		case IP_PROTO_ICMP6:
 			return IP_LOCAL_ICMP6;
 		default:
@@ -109,7 +104,7 @@ static enum ip_verdict ip6_extensions(const struct ip *ip, struct packet_in *in,
 		bytes = ipv6_ext_bytes(in->proto, p + *offset, len - *offset, &next);
 		if (bytes == 0 || count == IP6_EXT_MAX || *offset + bytes > IP6_EXT_BYTES_MAX ||
 		    !ip6_ext_valid(in->proto, p + *offset, bytes, count))
-			return ip6_drop(&stats->drop_ip6_ext);
+			return ip_drop(&stats->drop_ip6_ext);
 		*offset += bytes;
 		in->proto = next;
 	}
@@ -123,21 +118,21 @@ enum ip_verdict ip6_input(struct ip *ip, struct packet_in *in)
 	enum ip_verdict verdict;
 	uint32_t word, total, ext;
 
-	/* The headers must be in the first frame, where all NICs put them. */
+	/* The headers must be in the first frame; all NICs ensure that. */
 	if (f->pub.len < IPV6_HEADER_BYTES)
-		return ip6_drop(&stats->drop_ip_short);
+		return ip_drop(&stats->drop_ip_short);
 	word = be32_get(h->version_class_label);
 	if (word >> 28 != 6)
-		return ip6_drop(&stats->drop_ip_version);
+		return ip_drop(&stats->drop_ip_version);
 	total = IPV6_HEADER_BYTES + be16_get(h->payload_len);
 	if (!ip_trim(ip, f, total))
-		return ip6_drop(&stats->drop_ip_short);
+		return ip_drop(&stats->drop_ip_short);
 	in->src = h->src;
 	in->dst = h->dst;
 	if (!ip6_is_ours(ip, in))
-		return ip6_drop(&stats->drop_ip_not_ours);
+		return ip_drop(&stats->drop_ip_not_ours);
 	if (!ip6_source_valid(&in->src))
-		return ip6_drop(&stats->drop_ip_source);
+		return ip_drop(&stats->drop_ip_source);
 	in->proto = h->next;
 	verdict = ip6_extensions(ip, in, f->pub.data + IPV6_HEADER_BYTES,
 				 f->pub.len - IPV6_HEADER_BYTES, &ext);
@@ -145,9 +140,10 @@ enum ip_verdict ip6_input(struct ip *ip, struct packet_in *in)
 		return verdict;
 	if (verdict != IP_LOCAL_ICMP6) {
 		if (!ip6_source_is_other(ip, &in->src))
-			return ip6_drop(&stats->drop_ip_source);
-		if (ipv6_is_multicast(&in->dst)) /* RFC 9293 section 3.9.2.3 MUST-57 */
-			return ip6_drop(&stats->drop_ip_not_ours);
+			return ip_drop(&stats->drop_ip_source);
+		/* RFC 9293 section 3.9.2.3 MUST-57, and UDP sockets do not join groups. */
+		if (ipv6_is_multicast(&in->dst))
+			return ip_drop(&stats->drop_ip_not_ours);
 	}
 	ext += IPV6_HEADER_BYTES;
 	in->ip_header = f->pub.data;

@@ -58,8 +58,8 @@ static inline void ipv6_group_mac(const struct harp_addr *group, uint8_t *mac)
 	memcpy(mac + 2, group->bytes + 12, 4);
 }
 
-/* Length of a generic extension header at p, of which len bytes are available. 0: it does not fit
- * or has another format. *next becomes the following header's type. */
+/* Length of an extension header of type proto at p, of which len bytes are available; sets *next to
+ * the type of the following header. 0: it exceeds len, or proto is another header. */
 static inline uint32_t ipv6_ext_bytes(uint8_t proto, const uint8_t *p, uint32_t len, uint8_t *next)
 {
 	uint32_t bytes;
@@ -75,13 +75,12 @@ static inline uint32_t ipv6_ext_bytes(uint8_t proto, const uint8_t *p, uint32_t 
 }
 
 /* ipv6.c */
-/* True for a source that is neither :: nor an own address, which only neighbor discovery
- * permits. */
+/* False for a source that is :: or an own address. Only neighbor discovery permits these. */
 bool ip6_source_is_other(const struct ip *ip, const struct harp_addr *src);
 void ip6_write_header(struct packet_out *out, const struct ip_path *path, uint8_t proto,
 		      uint8_t tclass, uint8_t hop_limit);
 
-/* nd.c - sends and receives neighbor discovery (RFC 4861). The link layer has the table. */
+/* nd.c: neighbor discovery messages (RFC 4861). */
 #define ND_ROUTER_SOLICITATION 133u
 #define ND_ROUTER_ADVERTISEMENT 134u
 #define ND_SOLICITATION 135u

@@ -2,32 +2,33 @@
 /*
  * nd.c - neighbor discovery (RFC 4861).
  *
- * Solicitations and advertisements are IPv6 packets, so this layer builds and parses them. The link
- * layer's neighbor table (link/neigh.c) processes their content and decides what to send and
- * accept. Router discovery and redirects are counted and ignored, because routes come from the
- * stack's owner. Own addresses are not probed before use (RFC 4862 section 5.4), because the owner
- * has chosen them. A conflict is detected when the other node sends, and is counted and reported.
+ * Solicitations and advertisements are IPv6 packets, so this layer builds and parses them. The
+ * neighbor table (link/neigh.c) processes their content and decides what to send and accept. Router
+ * discovery and redirects are counted and ignored, because the stack's owner sets the routes. The
+ * stack does not probe its own addresses before use (RFC 4862 section 5.4), because the owner has
+ * chosen them. It detects a conflict when the other node sends, and counts and reports it.
  *
- * In external mode the owner's kernel sends and answers; received messages are only counted.
+ * In external mode the kernel sends solicitations and advertisements; received messages are only
+ * counted.
  *
- * Membership of our solicited-node groups is not announced (RFC 4861 section 7.2.1 asks for MLD,
- * RFC 3810). Own mode serves the wire and callers' NICs, which receive all groups. On a NIC shared
- * with the kernel, which has the same addresses, the kernel has joined them. On a dedicated NIC
- * behind a switch with MLD snooping (RFC 4541), solicitations arrive only while the switch floods
- * them.
+ * The stack does not announce membership of its solicited-node groups (RFC 4861 section 7.2.1
+ * requires MLD, RFC 3810). Own mode is for the wire and for callers' NICs, which receive all
+ * groups. On a NIC shared with the kernel, which has the same addresses, the kernel has joined the
+ * groups. On a dedicated NIC behind a switch with MLD snooping (RFC 4541), solicitations arrive
+ * only while the switch floods them.
  */
 #include <endian.h>
 
 #include "base/checksum.h"
 #include "network/ipv6.h"
 
-#define ND_HOP_LIMIT 255u /* proves that the sender is on the link, because routers decrement it */
+#define ND_HOP_LIMIT 255u /* the sender is on the link, because routers decrement the limit */
 #define ND_OPTION_SOURCE_LINK 1u
 #define ND_OPTION_TARGET_LINK 2u
 #define ND_FLAG_SOLICITED 0x40u
 #define ND_FLAG_OVERRIDE 0x20u
 
-/* A solicitation or an advertisement with one option: sections 4.3, 4.4, 4.6.1. */
+/* A solicitation or advertisement with one option: sections 4.3, 4.4, 4.6.1. */
 struct nd_message {
 	uint8_t type, code;
 	uint16_t csum; /* memory order */
@@ -81,7 +82,7 @@ void nd_solicit(struct ip *ip, const struct harp_addr *src_addr, const struct ha
 	struct ip_path path = { .src = *src_addr, .dst = *target };
 	const struct harp_addr *src;
 
-	if (!ip_is_own(ip, &path.src)) { /* section 7.2.2: an address of the interface */
+	if (!ip_is_own(ip, &path.src)) { /* section 7.2.2: the source is an own address */
 		src = ip_source(ip, target, target);
 		if (!src)
 			return;
@@ -92,7 +93,7 @@ void nd_solicit(struct ip *ip, const struct harp_addr *src_addr, const struct ha
 	nd_send(ip, &path, mac, ND_SOLICITATION, 0, target);
 }
 
-/* Section 7.2.4. mac: source of the solicitation; NULL for an address probe. */
+/* Section 7.2.4. mac: of the solicitor; NULL for a probe of our address. */
 static void nd_advertise(struct ip *ip, const struct harp_addr *target,
 			 const struct harp_addr *solicitor, const uint8_t *mac)
 {
@@ -103,8 +104,8 @@ static void nd_advertise(struct ip *ip, const struct harp_addr *target,
 			target);
 		return;
 	}
-	/* RFC 4862 section 5.4.3: another node probes our address. This tells all nodes that it is
-	 * ours. */
+	/* RFC 4862 section 5.4.3: another node probes our address. The advertisement goes to all
+	 * nodes. */
 	path.dst = (struct harp_addr){ .bytes = { 0xff, 2, [15] = 1 } };
 	nd_send(ip, &path, NULL, ND_ADVERTISEMENT, ND_FLAG_OVERRIDE, target);
 }
@@ -112,10 +113,11 @@ static void nd_advertise(struct ip *ip, const struct harp_addr *target,
 /* ---- in ---- */
 
 /*
- * Parses the options; *mac becomes the link-layer address of the wanted option. False: an option
- * has length 0 or does not fit (section 7.1: discard the packet), or the address cannot be unicast.
+ * Parses the options; sets *mac to the link-layer address in the option of this type (NULL: none).
+ * False: an option has length 0 or exceeds the packet (section 7.1: discard the packet), or the
+ * address is not unicast.
  */
-static bool nd_options(const uint8_t *p, uint32_t len, uint8_t wanted, const uint8_t **mac)
+static bool nd_options(const uint8_t *p, uint32_t len, uint8_t type, const uint8_t **mac)
 {
 	static const uint8_t zero[ETH_MAC_BYTES];
 
@@ -123,7 +125,7 @@ static bool nd_options(const uint8_t *p, uint32_t len, uint8_t wanted, const uin
 	for (uint32_t at = 0; at < len; at += p[at + 1] * 8u) {
 		if (len - at < 8 || p[at + 1] == 0 || p[at + 1] * 8u > len - at)
 			return false;
-		if (p[at] != wanted)
+		if (p[at] != type)
 			continue;
 		if (p[at + 1] != 1 || (p[at + 2] & 1) ||
 		    memcmp(p + at + 2, zero, sizeof(zero)) == 0)
@@ -133,7 +135,7 @@ static bool nd_options(const uint8_t *p, uint32_t len, uint8_t wanted, const uin
 	return true;
 }
 
-/* Sections 7.1.1 and 7.1.2 in their order; the checksum is already verified. */
+/* The checks of sections 7.1.1 and 7.1.2 in their order, without that of the checksum. */
 static bool nd_valid(const struct packet_in *in, const uint8_t **mac)
 {
 	const struct nd_message *m = (const struct nd_message *)in->frame->pub.data;
@@ -153,7 +155,7 @@ static bool nd_valid(const struct packet_in *in, const uint8_t **mac)
 	return !unspecified || (multicast && in->dst.bytes[12] == 0xff && !*mac);
 }
 
-/* Section 7.2.3. */
+/* Processes a solicitation: section 7.2.3. */
 static void nd_solicited(struct ip *ip, const struct packet_in *in, const uint8_t *mac)
 {
 	const struct nd_message *m = (const struct nd_message *)in->frame->pub.data;
@@ -166,8 +168,8 @@ static void nd_solicited(struct ip *ip, const struct packet_in *in, const uint8_
 	if (!for_us)
 		return;
 	if (!mac && !addr_is_zero(&in->src)) {
-		/* A unicast probe may omit its address. If we do not know it, the next probe is
-		 * answered. */
+		/* A unicast probe may omit the solicitor's address. If the table lacks it, this
+		 * resolves it, and the next probe gets the reply. */
 		if (ip_path_lookup(ip, &path) != 0 || !path.neighbor)
 			return;
 		if (!neighbor_usable(path.neighbor)) {
@@ -179,7 +181,7 @@ static void nd_solicited(struct ip *ip, const struct packet_in *in, const uint8_
 	nd_advertise(ip, &m->target, &in->src, mac);
 }
 
-/* Section 7.2.5. */
+/* Processes an advertisement: section 7.2.5. */
 static void nd_advertised(struct ip *ip, const struct packet_in *in, const uint8_t *mac)
 {
 	const struct nd_message *m = (const struct nd_message *)in->frame->pub.data;
@@ -189,8 +191,8 @@ static void nd_advertised(struct ip *ip, const struct packet_in *in, const uint8
 			       ((m->flags & ND_FLAG_OVERRIDE) ? NEIGHBOR_OVERRIDE : 0u));
 }
 
-/* RFC 4862 section 5.4.4: an advertisement of an own address by another node, or any packet from
- * that address. */
+/* True for an advertisement of an own address by another node (RFC 4862 section 5.4.4), or any
+ * message from such an address. */
 static bool nd_claims_ours(const struct ip *ip, const struct packet_in *in)
 {
 	const struct nd_message *m = (const struct nd_message *)in->frame->pub.data;
@@ -214,7 +216,7 @@ void nd_input(struct ip *ip, const struct packet_in *in)
 	}
 	ip->stats->nd_in++;
 	if (ip->eth->neighbor_mode == HARP_NEIGHBOR_EXTERNAL)
-		return; /* the kernel has this address, too, and answers */
+		return; /* the kernel has the same addresses and replies */
 	if (nd_claims_ours(ip, in))
 		neighbor_conflict(ip->eth, mac);
 	else if (type == ND_SOLICITATION)

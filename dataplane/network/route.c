@@ -4,10 +4,10 @@
  *
  * Theory of operation. The tables are short and searched once per connection (struct ip_path caches
  * the result until the generation changes), so they are arrays. Prefix lengths are those of the
- * 128-bit form for both families; IPv4's mapped form adds 96 bits. The families never mix: a
- * route's gateway and a packet's source have the destination's family. Among several own addresses
- * RFC 6724 decides (route_rank()): scope first, so a link-local address is the last resort for
- * other destinations. Own addresses, multicast, broadcast and loopback have no route.
+ * 128-bit form for both families; IPv4's mapped form adds 96 bits. A route's gateway and a packet's
+ * source have the family of the destination. RFC 6724 selects among own addresses (route_rank()),
+ * first by scope, so a link-local address is the last resort for other destinations. Own addresses,
+ * multicast, broadcast and loopback have no route.
  */
 #include <errno.h>
 
@@ -20,7 +20,7 @@ static bool route_match(const struct harp_addr *a, const struct harp_addr *b, un
 	return addr_common_bits(a, b, bits) == bits;
 }
 
-/* The length in bits of the 128-bit form; -EINVAL: too long for the family. */
+/* Prefix length in the 128-bit form; -EINVAL: too long for the family. */
 static int route_prefix_bits(const struct harp_addr *addr, unsigned prefix_len)
 {
 	bool v4 = harp_addr_is_v4(addr);
@@ -36,7 +36,7 @@ bool ip_is_broadcast(const struct ip *ip, const struct harp_addr *addr)
 		const struct ip_address *a = &ip->addresses[i];
 		unsigned host_bits = 128u - a->prefix_len;
 
-		/* /31 and /32 have none (RFC 3021). */
+		/* /31 and /32 have no broadcast address (RFC 3021). */
 		if (harp_addr_is_v4(&a->addr) && host_bits >= 2 && host_bits < 32 &&
 		    ipv4_number(addr) == (ipv4_number(&a->addr) | ((UINT32_C(1) << host_bits) - 1)))
 			return true;
@@ -90,21 +90,19 @@ int ip_address_add(struct ip *ip, const struct harp_addr *addr, unsigned prefix_
 
 int ip_address_remove(struct ip *ip, const struct harp_addr *addr)
 {
-	int at = route_address_find(ip, addr);
+	int index = route_address_find(ip, addr);
 	bool shared = false;
 
-	if (at < 0)
+	if (index < 0)
 		return -ENOENT;
-	struct ip_address gone = ip->addresses[at];
+	unsigned bits = ip->addresses[index].prefix_len;
 
-	ip->addresses[at] = ip->addresses[--ip->address_count];
+	ip->addresses[index] = ip->addresses[--ip->address_count];
 	for (unsigned i = 0; i < ip->address_count; i++)
-		shared |= ip->addresses[i].prefix_len == gone.prefix_len &&
-			  route_match(&ip->addresses[i].addr, addr, gone.prefix_len);
+		shared |= ip->addresses[i].prefix_len == bits &&
+			  route_match(&ip->addresses[i].addr, addr, bits);
 	if (!shared)
-		ip_route_remove(ip, addr,
-				harp_addr_is_v4(addr) ? gone.prefix_len - ADDR_V4_BITS
-						      : gone.prefix_len);
+		ip_route_remove(ip, addr, harp_addr_is_v4(addr) ? bits - ADDR_V4_BITS : bits);
 	ip->generation++;
 	return 0;
 }
@@ -193,8 +191,8 @@ static unsigned route_scope(const struct harp_addr *addr)
 	return addr->bytes[0] == 0xfe ? IPV6_SCOPE_SITE : IPV6_SCOPE_GLOBAL;
 }
 
-/* RFC 6724 section 2.1: the rows of the policy table that distinguish addresses of one scope:
- * unique local (RFC 4193), 6to4, Teredo, and others. */
+/* The label of an address: those rows of the policy table (RFC 6724 section 2.1) that distinguish
+ * addresses of one scope. They are unique local (RFC 4193), 6to4, Teredo, and others. */
 static unsigned route_label(const struct harp_addr *addr)
 {
 	const uint8_t *b = addr->bytes;
@@ -209,9 +207,9 @@ static unsigned route_label(const struct harp_addr *addr)
 }
 
 /*
- * Rank of an own address as a source for dst, higher is better: the rules of RFC 6724 section 5
- * that can differ between own addresses. With one interface and without temporary or deprecated
- * addresses these are 2 (scope), 6 (label), 5.5 as "in the next hop's subnet", and 8 (longest
+ * Rank of an own address as a source for dst; higher is better. Implements the rules of RFC 6724
+ * section 5 that can prefer one own address. With one interface and without temporary or deprecated
+ * addresses these are 2 (scope), 6 (label), 5.5 (here: in the next hop's subnet), and 8 (longest
  * prefix).
  */
 static uint32_t route_rank(const struct ip_address *a, const struct harp_addr *dst,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* conn.c - the application's interface to connections: open, send, receive, close. */
+/* conn.c - the application's interface to connections: opens, sends, closes, reports. */
 #include "socket/socket.h"
 
 #include <errno.h>
@@ -8,16 +8,16 @@
 
 #include "base/util.h"
 
-/* Even the slowest timestamp clock ticks within this time: RFC 7323 section 5.4. */
+/* the longest tick of a timestamp clock: RFC 7323 section 5.4 */
 #define CONN_REOPEN_NS TCP_NS_PER_S
 
 /* ------------------------------------------------------------------------------------------------
  * Opening.
  */
 /*
- * RFC 6191 for the active opener, as Linux's tcp_tw_reuse: TIME-WAIT keeps segments of the old
- * connection out of a new one. If both ends use timestamps larger than the old ones, PAWS does. An
- * accepted connection may have its timestamps from a cookie.
+ * True if a new connection may replace this one in TIME-WAIT (RFC 6191 for the active opener, like
+ * Linux's tcp_tw_reuse). If the new connection's timestamps are greater, PAWS rejects old segments.
+ * This is not certain for an accepted connection, whose timestamps may come from a SYN cookie.
  */
 static bool conn_may_reopen(const struct harp_conn *old)
 {
@@ -26,7 +26,7 @@ static bool conn_may_reopen(const struct harp_conn *old)
 	       old->tcp->now_ns - old->ts.recent_ns >= CONN_REOPEN_NS;
 }
 
-static bool conn_tuple_free(void *ctx, uint16_t port)
+static bool conn_is_tuple_free(void *ctx, uint16_t port)
 {
 	struct harp_conn *conn = ctx;
 	struct flow_key key = conn_flow_key(conn);
@@ -39,25 +39,26 @@ static bool conn_tuple_free(void *ctx, uint16_t port)
 	return index == FLOW_NONE || conn_may_reopen(&conn->tcp->conns[index]);
 }
 
-static int conn_choose_port(struct harp_conn *conn, uint16_t wanted)
+/* Acquires local_port; 0: chooses one. */
+static int conn_acquire_port(struct harp_conn *conn, uint16_t local_port)
 {
 	struct tcp *tcp = conn->tcp;
 	struct flow_key peer;
 	int port;
 
-	if (wanted != 0) {
-		if (!conn_tuple_free(conn, wanted))
+	if (local_port != 0) {
+		if (!conn_is_tuple_free(conn, local_port))
 			return -EADDRINUSE;
-		conn->local_port = wanted;
-		return port_get(&tcp->ports, wanted);
+		conn->local_port = local_port;
+		return port_get(&tcp->ports, local_port);
 	}
 	peer = conn_flow_key(conn);
-	port = port_choose(&tcp->ports, &peer, conn_tuple_free, conn);
+	port = port_choose(&tcp->ports, &peer, conn_is_tuple_free, conn);
 	conn->local_port = (uint16_t)port;
 	return port < 0 ? port : 0;
 }
 
-/* Replaces a TIME-WAIT connection of the same 4-tuple, if there is one. */
+/* Replaces a connection in TIME-WAIT with the same 4-tuple, if any. */
 static void conn_bind(struct harp_conn *conn)
 {
 	struct flow_key key = conn_flow_key(conn);
@@ -83,7 +84,7 @@ int conn_connect(struct tcp *tcp, const struct harp_endpoint *local,
 
 	if (err)
 		return err;
-	/* An own address would need a loopback path, which the stack lacks. */
+	/* Not to an own address, because the stack has no loopback. */
 	if (remote->port == 0 || addr_is_any(&remote->addr) || ip_is_own(tcp->ip, &remote->addr) ||
 	    !ip_scope_valid(tcp->ip, &remote->addr, remote->scope_id))
 		return -EINVAL;
@@ -98,7 +99,7 @@ int conn_connect(struct tcp *tcp, const struct harp_endpoint *local,
 	conn->remote_port = remote->port;
 	err = ip_path_lookup(tcp->ip, &conn->path);
 	if (!err)
-		err = conn_choose_port(conn, local ? local->port : 0);
+		err = conn_acquire_port(conn, local ? local->port : 0);
 	if (err) {
 		TAILQ_INSERT_HEAD(&tcp->free_conns, conn, link.owner);
 		return err;
@@ -150,22 +151,22 @@ void socket_want_write(struct harp_conn *conn)
 	struct tcp *tcp = conn->tcp;
 
 	conn->flags |= CONN_WANT_WRITE;
-	/* ACKs free the connection's budget; other connections free the pool's frames. */
+	/* With free budget, the connection waits for frames that others return to the pool. */
 	if (conn->frames.tx_held < conn->frames.tx_budget && !conn->on_list.pool) {
 		TAILQ_INSERT_TAIL(&tcp->pool_waiters, conn, link.pool);
 		conn->on_list.pool = 1;
 	}
 }
 
-/* More data follows and a partly filled segment would be sent short, so the limit counts whole
- * segments. */
+/* If more than the limit is to be sent, the limit is rounded down to full-sized segments, so that
+ * the last segment is not sent short. */
 size_t socket_unsent_room(const struct harp_conn *conn, size_t bytes)
 {
-	uint32_t unsent = conn_unsent_bytes(conn), most = conn->opts.unsent_bytes_max;
+	uint32_t unsent = conn_unsent_bytes(conn), limit = conn->opts.unsent_bytes_max;
 
-	if (unsent + bytes > most && most >= conn->snd.mss_bytes)
-		most -= most % conn->snd.mss_bytes;
-	return most > unsent ? most - unsent : 0;
+	if (unsent + bytes > limit && limit >= conn->snd.mss_bytes)
+		limit -= limit % conn->snd.mss_bytes;
+	return limit > unsent ? limit - unsent : 0;
 }
 
 ssize_t harp_conn_send(struct harp_conn *conn, const struct iovec *iov, int iov_count)
@@ -198,7 +199,7 @@ ssize_t harp_conn_send(struct harp_conn *conn, const struct iovec *iov, int iov_
 	}
 	if (done == 0)
 		return (conn->flags & CONN_WANT_WRITE) ? -EAGAIN : 0;
-	tcp_sndq_handed_over(conn, done == bytes);
+	tcp_sndq_note_send(conn, done == bytes);
 	tcp_tx_ready(conn);
 	return (ssize_t)done;
 }
@@ -234,7 +235,6 @@ int harp_conn_shutdown(struct harp_conn *conn, int how)
 	return 0;
 }
 
-/* The handle is invalid afterwards. */
 static void conn_drop_handle(struct harp_conn *conn)
 {
 	conn->flags &= ~(uint32_t)(CONN_HANDLE | CONN_WANT_WRITE);
@@ -268,7 +268,7 @@ void harp_conn_close(struct harp_conn *conn)
 		break;
 	}
 	if (unread) {
-		/* RFC 2525 section 2.17: an RST tells the peer that data was discarded. */
+		/* RFC 2525 section 2.17: sends an RST, because received data is discarded. */
 		tcp_conn_reset(conn, -ECONNRESET);
 		return;
 	}
@@ -290,7 +290,6 @@ void harp_conn_abort(struct harp_conn *conn)
 		tcp_conn_reset(conn, -ECONNABORTED);
 }
 
-/* Accessors. */
 int harp_conn_error(const struct harp_conn *conn)
 {
 	return conn->error;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* external.c - sends from the application's memory, in place. */
+/* external.c - sends from the application's memory without a copy. */
 #include "memory/external.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@ ssize_t harp_conn_send_external(struct harp_conn *conn, const void *data, size_t
 {
 	struct frame_memory *memory;
 	size_t room, done;
-	bool records;
+	bool exhausted;
 	int err = socket_send_state(conn);
 
 	if (err)
@@ -21,16 +21,15 @@ ssize_t harp_conn_send_external(struct harp_conn *conn, const void *data, size_t
 	if (!memory)
 		return -EFAULT;
 	room = socket_unsent_room(conn, len);
-	done = tcp_external_queue(conn, memory, data, len < room ? len : room, &records);
-	if (done < len && (records || done == room) && conn->frames.tx_held > 0)
-		conn->flags |=
-			/* follows, because queued data is acknowledged or sent eventually */
-			CONN_WANT_WRITE;
+	done = tcp_external_queue(conn, memory, data, len < room ? len : room, &exhausted);
+	/* Without frames of the pool, the ACK or the transmission of queued data suffices. */
+	if (done < len && (exhausted || done == room) && conn->frames.tx_held > 0)
+		conn->flags |= CONN_WANT_WRITE;
 	else if (done < len)
 		socket_want_write(conn);
 	if (done == 0)
 		return -EAGAIN;
-	tcp_sndq_handed_over(conn, done == len);
+	tcp_sndq_note_send(conn, done == len);
 	tcp_tx_ready(conn);
 	return (ssize_t)done;
 }

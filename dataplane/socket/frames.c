@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* frames.c - receives by copy, in place, or as frames. */
+/* frames.c - receives by copy, in place, or as frames; sends frames. */
 #include "socket/socket.h"
 
 #include <errno.h>
 #include <string.h>
 
-/* The result when there is nothing to read: end of stream, the connection's error, or -EAGAIN. */
-static int frames_nothing(const struct harp_conn *conn)
+/* Result of a receive call with an empty receive queue: 0 at the end of the stream, else the
+ * connection's error or -EAGAIN. */
+static int frames_empty_result(const struct harp_conn *conn)
 {
 	if (conn->error)
 		return conn->error;
@@ -46,7 +47,7 @@ ssize_t harp_conn_recv(struct harp_conn *conn, void *buf, size_t len)
 	size_t done = 0;
 
 	if (!conn->rcvq.head)
-		return frames_nothing(conn);
+		return frames_empty_result(conn);
 	while (done < len && conn->rcvq.head) {
 		struct frame *f = conn->rcvq.head;
 		uint32_t n = len - done < f->pub.len ? (uint32_t)(len - done) : f->pub.len;
@@ -73,7 +74,7 @@ int harp_conn_peek(struct harp_conn *conn, struct iovec *iov, int iov_count)
 	int n = 0;
 
 	if (!conn->rcvq.head)
-		return frames_nothing(conn);
+		return frames_empty_result(conn);
 	if (iov_count <= 0)
 		return -EINVAL;
 	for (struct frame *f = conn->rcvq.head; f && n < iov_count; f = f->next)
@@ -99,7 +100,7 @@ int harp_conn_recv_frame(struct harp_conn *conn, struct harp_frame **out)
 	struct frame *f = conn->rcvq.head;
 
 	if (!f)
-		return frames_nothing(conn);
+		return frames_empty_result(conn);
 	conn->rcvq.head = f->next;
 	if (!conn->rcvq.head)
 		conn->rcvq.tail = NULL;
@@ -138,7 +139,7 @@ int harp_conn_send_frame(struct harp_conn *conn, struct harp_frame *frame)
 	    frame->len > frame->capacity)
 		return -EINVAL;
 	tcp_sndq_frame(conn, f);
-	tcp_sndq_handed_over(conn, true);
+	tcp_sndq_note_send(conn, true);
 	tcp_tx_ready(conn);
 	return 0;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* listener.c - listens, accepts, closes. */
+/* listener.c - the application's interface to listeners. */
 #include "socket/socket.h"
 
 #include <errno.h>
@@ -22,16 +22,17 @@ static bool listener_conflicts(const struct tcp *tcp, const struct harp_addr *ad
 int listener_open(struct tcp *tcp, const struct harp_endpoint *local,
 		  const struct harp_tcp_options *opt, struct harp_listener **out)
 {
-	struct harp_endpoint at = local ? *local : (struct harp_endpoint){ .port = 0 };
+	struct harp_endpoint endpoint = local ? *local : (struct harp_endpoint){ .port = 0 };
 	struct harp_listener *l = NULL;
 	struct harp_tcp_options options;
 	int err = socket_options(tcp, opt, &options);
 
 	if (err)
 		return err;
-	if (addr_is_any(&at.addr))
-		at.addr = (struct harp_addr){ { 0 } };
-	else if (!ip_is_own(tcp->ip, &at.addr) || !ip_scope_valid(tcp->ip, &at.addr, at.scope_id))
+	if (addr_is_any(&endpoint.addr))
+		endpoint.addr = (struct harp_addr){ { 0 } };
+	else if (!ip_is_own(tcp->ip, &endpoint.addr) ||
+		 !ip_scope_valid(tcp->ip, &endpoint.addr, endpoint.scope_id))
 		return -EADDRNOTAVAIL;
 	for (uint32_t i = 0; i < tcp->max_listeners && !l; i++) {
 		if (!tcp->listeners[i].tcp)
@@ -39,17 +40,17 @@ int listener_open(struct tcp *tcp, const struct harp_endpoint *local,
 	}
 	if (!l)
 		return -ENOSPC;
-	if (at.port != 0) {
-		if (listener_conflicts(tcp, &at.addr, at.port))
+	if (endpoint.port != 0) {
+		if (listener_conflicts(tcp, &endpoint.addr, endpoint.port))
 			return -EADDRINUSE;
-		err = port_get(&tcp->ports, at.port);
+		err = port_get(&tcp->ports, endpoint.port);
 	} else {
 		err = port_choose(&tcp->ports, NULL, NULL, NULL);
-		at.port = (uint16_t)err;
+		endpoint.port = (uint16_t)err;
 	}
 	if (err < 0)
 		return err;
-	*l = (struct harp_listener){ .tcp = tcp, .local = at, .options = options };
+	*l = (struct harp_listener){ .tcp = tcp, .local = endpoint, .options = options };
 	TAILQ_INIT(&l->embryonic);
 	TAILQ_INIT(&l->accept_queue);
 	*out = l;
@@ -63,7 +64,7 @@ int harp_tcp_accept(struct harp_listener *l, struct harp_conn **out)
 	if (!conn)
 		return -EAGAIN;
 	tcp_listener_forget(conn);
-	/* Passes on earlier events; CONNECTED is for the connecting side only. */
+	/* Delivers earlier events, except CONNECTED, which is for connect(). */
 	conn->events &= ~(uint32_t)HARP_EVENT_CONNECTED;
 	tcp_conn_event(conn, HARP_EVENT_WRITABLE);
 	*out = conn;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* options.c - struct harp_tcp_options: validation, defaults, queries and changes. */
+/* options.c - struct harp_tcp_options: checks, defaults, queries and changes. */
 #include "socket/socket.h"
 
 #include <errno.h>
@@ -52,15 +52,15 @@ static void options_defaults(struct harp_tcp_options *opt)
 int socket_options(const struct tcp *tcp, const struct harp_tcp_options *in,
 		   struct harp_tcp_options *out)
 {
-	const char *fault;
+	const char *error;
 
 	*out = in ? *in : (struct harp_tcp_options){ .size = sizeof(*out) };
 	if (out->size != sizeof(*out))
 		return -EINVAL;
-	fault = options_check(out);
-	if (fault) {
+	error = options_check(out);
+	if (error) {
 		if (tcp->hooks->log)
-			tcp->hooks->log(tcp->hooks->ctx, HARP_LOG_ERROR, fault);
+			tcp->hooks->log(tcp->hooks->ctx, HARP_LOG_ERROR, error);
 		return -EINVAL;
 	}
 	options_defaults(out);
@@ -80,7 +80,7 @@ int harp_conn_options(const struct harp_conn *conn, struct harp_tcp_options *opt
 	return 0;
 }
 
-/* True if the options may change in this state. */
+/* Returns 0 if the options may change in this state of the connection, else -errno. */
 static int options_check_state(const struct harp_conn *conn, const struct harp_tcp_options *now,
 			       const struct harp_tcp_options *want)
 {
@@ -94,7 +94,7 @@ static int options_check_state(const struct harp_conn *conn, const struct harp_t
 	/* RFC 9293 section 3.8.6: the window's right edge never moves left. */
 	if (want->rx_frames != 0 && want->rx_frames < now->rx_frames)
 		return -EISCONN;
-	/* Before the handshake, tcp_cc_begin() decides. */
+	/* Without ECN; before the handshake, tcp_cc_begin() checks this. */
 	if (want->congestion == HARP_CONGESTION_DCTCP && now->congestion != want->congestion &&
 	    !(conn->options & HARP_TCPI_ECN))
 		return -EOPNOTSUPP;
@@ -115,7 +115,7 @@ int harp_conn_set_options(struct harp_conn *conn, const struct harp_tcp_options 
 	if (err)
 		return err;
 	tcp_conn_options(conn, &want);
-	/* An unchanged budget stays autotuned. */
+	/* An autotuned budget that does not change stays autotuned. */
 	if (want.tx_frames != now.tx_frames)
 		tcp_budget_change_tx(conn, want.tx_frames);
 	if (conn->flags & CONN_WANT_WRITE)
@@ -124,7 +124,7 @@ int harp_conn_set_options(struct harp_conn *conn, const struct harp_tcp_options 
 		tcp_budget_change_rx(conn, want.rx_frames);
 	if (want.connect_timeout_ns != now.connect_timeout_ns)
 		tcp_timer_life(conn, want.connect_timeout_ns);
-	if (want.initial_rto_ns != now.initial_rto_ns) /* applies from the next SYN on */
+	if (want.initial_rto_ns != now.initial_rto_ns) /* applies to the next SYN */
 		conn->rtt.rto_ns = want.initial_rto_ns;
 	if (want.user_timeout_ns != now.user_timeout_ns)
 		tcp_timer_user_timeout(conn);

@@ -8,15 +8,14 @@
 
 #define UDP_RX_FRAMES_DEFAULT 256u
 #define UDP_TX_FRAMES_DEFAULT 128u
-#define UDP_FRAMES_MIN 4u
 
 /* ------------------------------------------------------------------------------------------------
  * Opening, connecting, closing.
  */
-static uint32_t udp_budget(const struct udp *udp, uint32_t frames, uint32_t otherwise)
+static uint32_t udp_budget(const struct udp *udp, uint32_t frames, uint32_t frames_default)
 {
 	if (frames == 0)
-		frames = otherwise;
+		frames = frames_default;
 	if (frames > udp->shared_frames / 2)
 		frames = udp->shared_frames / 2;
 	return frames < UDP_FRAMES_MIN ? UDP_FRAMES_MIN : frames;
@@ -36,17 +35,18 @@ static int udp_options(const struct harp_udp_options *in, struct harp_udp_option
 int udp_open(struct udp *udp, const struct harp_endpoint *local, const struct harp_udp_options *opt,
 	     struct harp_udp **out)
 {
-	struct harp_endpoint at = local ? *local : (struct harp_endpoint){ .port = 0 };
+	struct harp_endpoint endpoint = local ? *local : (struct harp_endpoint){ .port = 0 };
 	struct harp_udp_options options;
 	struct harp_udp *sock;
-	bool wild = addr_is_any(&at.addr);
+	bool wild = addr_is_any(&endpoint.addr);
 	int err = udp_options(opt, &options);
 
 	if (err)
 		return err;
 	if (wild)
-		at.addr = (struct harp_addr){ { 0 } };
-	else if (!ip_is_own(udp->ip, &at.addr) || !ip_scope_valid(udp->ip, &at.addr, at.scope_id))
+		endpoint.addr = (struct harp_addr){ { 0 } };
+	else if (!ip_is_own(udp->ip, &endpoint.addr) ||
+		 !ip_scope_valid(udp->ip, &endpoint.addr, endpoint.scope_id))
 		return -EADDRNOTAVAIL;
 	sock = udp_socket_alloc(udp);
 	if (!sock)
@@ -55,7 +55,7 @@ int udp_open(struct udp *udp, const struct harp_endpoint *local, const struct ha
 	sock->tos = (uint8_t)(options.dscp << 2);
 	sock->rx_frames_budget = udp_budget(udp, options.rx_frames, UDP_RX_FRAMES_DEFAULT);
 	sock->tx_frames_budget = udp_budget(udp, options.tx_frames, UDP_TX_FRAMES_DEFAULT);
-	err = udp_socket_bind(sock, &at);
+	err = udp_socket_bind(sock, &endpoint);
 	if (err) {
 		udp_socket_free(sock);
 		return err;
@@ -64,7 +64,8 @@ int udp_open(struct udp *udp, const struct harp_endpoint *local, const struct ha
 	return 0;
 }
 
-/* True for a valid remote address. An own address is not, because the stack has no loopback. */
+/* True if datagrams can be sent to this address: not to an own one, because the stack has no
+ * loopback. */
 static bool udp_remote_valid(const struct harp_udp *sock, const struct harp_endpoint *remote)
 {
 	const struct ip *ip = sock->udp->ip;
@@ -73,43 +74,43 @@ static bool udp_remote_valid(const struct harp_udp *sock, const struct harp_endp
 	       ip_scope_valid(ip, &remote->addr, remote->scope_id);
 }
 
-/* Drops queued datagrams that are not from the peer to the socket's address. */
+/* After connect(): drops queued datagrams from others than the peer, or to another address. */
 static void udp_drop_others(struct harp_udp *sock)
 {
-	struct udp_queue kept = { 0 };
+	struct udp_queue remaining = { 0 };
 	struct frame *f;
 
 	while ((f = udp_queue_pop(&sock->rx)) != NULL) {
-		const struct udp_where *where = udp_where_received(f);
+		const struct udp_meta *meta = udp_rx_meta(f);
 
-		if (where->remote_port == sock->remote.port &&
-		    addr_equal(&where->remote, &sock->remote.addr) &&
-		    addr_equal(&where->local, &sock->local.addr))
-			udp_queue_push(&kept, f);
+		if (meta->remote_port == sock->remote.port &&
+		    addr_equal(&meta->remote, &sock->remote.addr) &&
+		    addr_equal(&meta->local, &sock->local.addr))
+			udp_queue_push(&remaining, f);
 		else
 			udp_rx_release(sock, f);
 	}
-	sock->rx = kept;
+	sock->rx = remaining;
 }
 
 int harp_udp_connect(struct harp_udp *sock, const struct harp_endpoint *remote)
 {
-	struct udp_where where = { .local = sock->local.addr };
+	struct udp_meta meta = { .local = sock->local.addr };
 	int err;
 
 	if (sock->wild)
-		where.local = (struct harp_addr){ { 0 } };
+		meta.local = (struct harp_addr){ { 0 } };
 	if (remote) {
 		if (!udp_remote_valid(sock, remote))
 			return -EINVAL;
-		where.remote = remote->addr;
-		err = udp_path(sock, &where);
+		meta.remote = remote->addr;
+		err = udp_path(sock, &meta);
 		if (err)
 			return err;
 	}
 	sock->connected = remote != NULL;
 	sock->remote = remote ? *remote : (struct harp_endpoint){ .port = 0 };
-	sock->local.addr = remote ? sock->path.src : where.local;
+	sock->local.addr = remote ? sock->path.src : meta.local;
 	sock->pmtu_bytes = 0;
 	sock->error = 0;
 	if (remote)
@@ -136,9 +137,10 @@ int harp_udp_error(struct harp_udp *sock, struct harp_endpoint *about)
 /* ------------------------------------------------------------------------------------------------
  * Sending.
  */
-/* Resolves destination (remote NULL: the peer) and source. 0: sock->path leads there. */
+/* Determines the destination (remote NULL: the peer) and the source of a datagram, and looks up
+ * sock->path. */
 static int udp_resolve(struct harp_udp *sock, const struct harp_endpoint *remote,
-		       struct udp_where *where)
+		       struct udp_meta *meta)
 {
 	int err;
 
@@ -150,25 +152,25 @@ static int udp_resolve(struct harp_udp *sock, const struct harp_endpoint *remote
 		remote = &sock->remote;
 	if (!udp_remote_valid(sock, remote))
 		return -EINVAL;
-	*where = (struct udp_where){ .remote = remote->addr,
-				     .local = sock->local.addr,
-				     .remote_port = remote->port,
-				     .tos = sock->tos };
-	err = udp_path(sock, where);
+	*meta = (struct udp_meta){ .remote = remote->addr,
+				   .local = sock->local.addr,
+				   .remote_port = remote->port,
+				   .tos = sock->tos };
+	err = udp_path(sock, meta);
 	if (!err)
-		where->local = sock->path.src;
+		meta->local = sock->path.src;
 	return err;
 }
 
 int harp_udp_payload_max(struct harp_udp *sock, const struct harp_endpoint *remote)
 {
-	struct udp_where where;
-	int err = udp_resolve(sock, remote, &where);
+	struct udp_meta meta;
+	int err = udp_resolve(sock, remote, &meta);
 
 	return err ? err : (int)udp_payload_max(sock);
 }
 
-/* Allocates frames for len bytes. NULL: -EAGAIN. */
+/* Allocates frames for len bytes; NULL: budget or pool exhausted. */
 static struct frame *udp_tx_frames(struct harp_udp *sock, size_t len)
 {
 	struct frame *first = udp_tx_alloc(sock), *last = first;
@@ -186,11 +188,11 @@ static struct frame *udp_tx_frames(struct harp_udp *sock, size_t len)
 	return first;
 }
 
-/* COPY: the application's bytes into our frames, with their sum. */
+/* COPY: the application's bytes into our frames; computes the checksums. */
 static void udp_fill(struct frame *f, const struct iovec *iov, int iov_count)
 {
-	for (struct frame *each = f; each; each = each->frag)
-		each->flags |= FRAME_CSUM;
+	for (struct frame *frag = f; frag; frag = frag->frag)
+		frag->flags |= FRAME_CSUM;
 	for (int i = 0; i < iov_count; i++) {
 		const uint8_t *src = iov[i].iov_base;
 		size_t left = iov[i].iov_len;
@@ -216,18 +218,18 @@ static void udp_fill(struct frame *f, const struct iovec *iov, int iov_count)
 ssize_t harp_udp_send(struct harp_udp *sock, const struct harp_endpoint *remote,
 		      const struct iovec *iov, int iov_count)
 {
-	struct udp_where where;
-	size_t len = 0, most;
+	struct udp_meta meta;
+	size_t len = 0, len_max;
 	struct frame *f;
-	int err = udp_resolve(sock, remote, &where);
+	int err = udp_resolve(sock, remote, &meta);
 
 	if (err)
 		return err;
 	if (iov_count < 0)
 		return -EINVAL;
-	most = udp_payload_max(sock);
+	len_max = udp_payload_max(sock);
 	for (int i = 0; i < iov_count; i++) {
-		if (iov[i].iov_len > most - len)
+		if (iov[i].iov_len > len_max - len)
 			return -EMSGSIZE;
 		len += iov[i].iov_len;
 	}
@@ -236,14 +238,14 @@ ssize_t harp_udp_send(struct harp_udp *sock, const struct harp_endpoint *remote,
 		return -EAGAIN;
 	udp_fill(f, iov, iov_count);
 	sock->udp->stats->tx_copied_bytes += len;
-	udp_tx_queue(sock, f, &where);
+	udp_tx_queue(sock, f, &meta);
 	return (ssize_t)len;
 }
 
 /* ------------------------------------------------------------------------------------------------
  * Receiving.
  */
-/* COPY: to the application's buffer, as far as it fits. Returns the datagram's length. */
+/* COPY: to the application's buffer, at most `size` bytes. Returns the datagram's length. */
 static size_t udp_copy_out(struct harp_udp *sock, const struct frame *f, uint8_t *dst, size_t size)
 {
 	size_t len = 0, done = 0;
@@ -260,8 +262,8 @@ static size_t udp_copy_out(struct harp_udp *sock, const struct frame *f, uint8_t
 	return len;
 }
 
-static struct harp_endpoint udp_end(const struct harp_udp *sock, const struct harp_addr *addr,
-				    uint16_t port)
+static struct harp_endpoint udp_endpoint(const struct harp_udp *sock, const struct harp_addr *addr,
+					 uint16_t port)
 {
 	return (struct harp_endpoint){ .addr = *addr,
 				       .port = port,
@@ -271,28 +273,28 @@ static struct harp_endpoint udp_end(const struct harp_udp *sock, const struct ha
 ssize_t harp_udp_recv(struct harp_udp *sock, void *buf, size_t len, struct harp_udp_from *from)
 {
 	struct frame *f = udp_queue_pop(&sock->rx);
-	struct udp_where where;
-	size_t real;
+	struct udp_meta meta;
+	size_t datagram_len;
 
 	if (!f)
 		return sock->connected && sock->error ? harp_udp_error(sock, NULL) : -EAGAIN;
-	where = *udp_where_received(f);
+	meta = *udp_rx_meta(f);
 	if (from)
 		*from = (struct harp_udp_from){
-			.peer = udp_end(sock, &where.remote, where.remote_port),
-			.local = udp_end(sock, &where.local, sock->local.port),
-			.tos = where.tos,
+			.peer = udp_endpoint(sock, &meta.remote, meta.remote_port),
+			.local = udp_endpoint(sock, &meta.local, sock->local.port),
+			.tos = meta.tos,
 		};
-	real = udp_copy_out(sock, f, buf, len);
+	datagram_len = udp_copy_out(sock, f, buf, len);
 	udp_rx_release(sock, f);
-	return (ssize_t)real;
+	return (ssize_t)datagram_len;
 }
 
 void harp_udp_endpoints(const struct harp_udp *sock, struct harp_endpoint *local,
 			struct harp_endpoint *remote)
 {
 	if (local)
-		*local = udp_end(sock, &sock->local.addr, sock->local.port);
+		*local = udp_endpoint(sock, &sock->local.addr, sock->local.port);
 	if (remote)
 		*remote = sock->remote;
 }

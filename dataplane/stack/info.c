@@ -18,7 +18,7 @@ enum { INFO_COUNT = ARRAY_SIZE(info_names) };
 #undef INFO_HELP
 #undef INFO_KIND
 
-static_assert(sizeof(struct harp_stats) == INFO_COUNT * sizeof(uint64_t), "a list of numbers");
+static_assert(sizeof(struct harp_stats) == INFO_COUNT * sizeof(uint64_t), "an array of uint64_t");
 
 unsigned harp_stats_count(void)
 {
@@ -43,21 +43,21 @@ const char *harp_stats_kind(unsigned index)
 void info_query_nic(const struct harp_stack *stack, struct harp_stats *stats)
 {
 	struct harp_nic *nic = stack->io.nic;
-	struct harp_nic_stats said = { 0 };
+	struct harp_nic_stats nic_stats = { 0 };
 
 	if (!nic || !nic->ops->stats)
 		return;
-	nic->ops->stats(nic, &said);
-	stats->nic_rx_dropped = said.rx_dropped;
-	stats->nic_rx_ring_full = said.rx_ring_full;
-	stats->nic_rx_fill_empty = said.rx_fill_empty;
-	stats->nic_rx_invalid = said.rx_invalid;
-	stats->nic_tx_invalid = said.tx_invalid;
-	stats->nic_copied_bytes = said.copied_bytes;
-	stats->nic_driver_copied_bytes = said.driver_copied_bytes;
+	nic->ops->stats(nic, &nic_stats);
+	stats->nic_rx_dropped = nic_stats.rx_dropped;
+	stats->nic_rx_ring_full = nic_stats.rx_ring_full;
+	stats->nic_rx_fill_empty = nic_stats.rx_fill_empty;
+	stats->nic_rx_invalid = nic_stats.rx_invalid;
+	stats->nic_tx_invalid = nic_stats.tx_invalid;
+	stats->nic_copied_bytes = nic_stats.copied_bytes;
+	stats->nic_driver_copied_bytes = nic_stats.driver_copied_bytes;
 }
 
-/* Updates the gauges of other modules. */
+/* A copy of the stack's statistics with the gauges of pool and NIC. */
 static struct harp_stats info_snapshot(const struct harp_stack *stack)
 {
 	struct harp_stats stats = stack->stats;

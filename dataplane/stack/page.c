@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* page.c - layout of a statistics page, and the names of its contents. */
+/* page.c - layout of statistics pages, and names of their values. */
 #include "stack/page.h"
 
 #include <errno.h>
@@ -8,23 +8,23 @@
 #include "base/util.h"
 
 static_assert(sizeof(struct harp_page_header) <= PAGE_HEADER_BYTES, "parts begin after it");
-static_assert(sizeof(struct harp_page_lock) == PAGE_LINE_BYTES, "items begin on a line");
-static_assert(sizeof(struct harp_page_flow) <= PAGE_FLOW_STRIDE_BYTES, "a record and its stride");
+static_assert(sizeof(struct harp_page_lock) == PAGE_LINE_BYTES, "items begin on a cache line");
+static_assert(sizeof(struct harp_page_flow) <= PAGE_FLOW_STRIDE_BYTES, "records do not overlap");
 static_assert(HARP_HISTOGRAM_FIRST_NS == 1u << 7,
-	      "histogram_bucket() and harp_histogram_upper_ns()");
+	      "histogram_bucket() and harp_histogram_upper_ns() require it");
 static_assert(HARP_PAGE_FLOWS_MAX <= HARP_PAGE_BYTES_MAX / PAGE_FLOW_STRIDE_BYTES - 64,
-	      "readers accept the largest page of a stack");
+	      "the largest page of a stack is not too large for readers");
 static_assert(sizeof(struct harp_page_lane) * HARP_PAGE_FLOWS_MAX +
 			      sizeof(struct harp_page_comm) * PAGE_COMMS_MAX + (1u << 20) <
 		      HARP_PAGE_BYTES_MAX,
-	      "and of a job");
+	      "nor is that of a job");
 
 static uint32_t page_round(size_t bytes)
 {
 	return (uint32_t)((bytes + PAGE_LINE_BYTES - 1) & ~(size_t)(PAGE_LINE_BYTES - 1));
 }
 
-/* Places the next part after this one. */
+/* Fills in the place of a part at offset; returns the offset of the next part. */
 static uint32_t page_place(struct harp_page_place *place, uint32_t offset, uint32_t stride,
 			   uint32_t count)
 {
@@ -32,7 +32,7 @@ static uint32_t page_place(struct harp_page_place *place, uint32_t offset, uint3
 	return page_round(offset + sizeof(struct harp_page_lock) + (size_t)stride * count);
 }
 
-/* Lays out the first part of every page. */
+/* Lays out the parts that every page begins with; returns their end. */
 static uint32_t page_layout_owner(struct harp_page_place *places)
 {
 	uint32_t end = PAGE_HEADER_BYTES;
@@ -41,7 +41,7 @@ static uint32_t page_layout_owner(struct harp_page_place *places)
 	return page_place(&places[HARP_PAGE_STATUS], end, sizeof(struct harp_page_status), 1);
 }
 
-/* Lays out the parts of a job's page for these counts. */
+/* Lays out the parts of a job with these counts. */
 static uint32_t page_layout_lanes(struct harp_page_place *places, uint32_t end, uint32_t counters,
 				  uint32_t rails, uint32_t comms, uint32_t lanes)
 {

@@ -9,7 +9,7 @@
 #include "harp_page.h"
 
 #define PAGE_LINE_BYTES 64u
-#define PAGE_HEADER_BYTES 256u /* including space for future parts */
+#define PAGE_HEADER_BYTES 256u /* with space for future parts */
 #define PAGE_FLOW_STRIDE_BYTES 320u
 #define PAGE_COMMS_MAX 16384u
 
@@ -27,18 +27,18 @@ struct publish {
 	/* earliest time of the next query of the NIC's counters */
 	uint64_t nic_next_ns;
 	uint64_t seen_packets, seen_conns; /* at the last publication */
-	uint32_t flow_room;                /* records of the page */
+	uint32_t flow_room;                /* number of records in the page */
 	uint32_t flow_next;                /* next slot to check */
-	uint32_t flows_left;               /* slots not checked since the last activity */
+	uint32_t flows_left;               /* slots to check until all activity is published */
 	struct harp_page_place places[HARP_PAGE_PARTS];
 	struct harp_page_status status;
 	struct harp_page_histogram histograms[HARP_HISTOGRAM_COUNT];
 	uint64_t histogram_seen[HARP_HISTOGRAM_COUNT]; /* counts at the last publication */
 };
 
-/* Called at the end of each poll of a stack with a page; gap_ns since the previous poll. */
+/* Called at the end of each poll of a stack with a page, gap_ns after the previous poll. */
 void publish_poll(struct harp_stack *stack, uint64_t gap_ns);
-/* Deadline for publishing recent activity if nothing else happens; UINT64_MAX: none. */
+/* When the stack must be polled to publish recent activity; UINT64_MAX: no need. */
 uint64_t publish_next_ns(const struct harp_stack *stack);
 /* Writes the final values. No effect without a page. */
 void publish_end(struct harp_stack *stack);

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * publish.c - writes a stack's statistics to its page, at most once per millisecond of its clock.
- * Each time is a bounded amount of work, without system calls, locks or reads of the page. Ten
- * times a second it queries the NIC's counters, which may be a system call (AF_XDP).
+ * publish.c - writes a stack's statistics to its page, at most once per millisecond of its clock. A
+ * publication is a bounded amount of work, without system calls, locks or reads of the page. Ten
+ * times a second it also queries the NIC's counters, which may need a system call (AF_XDP).
  *
- * Counters and changed histograms are copied whole. Flow records are refreshed round robin: slot i
- * of the stack has record i. A publication checks some slots and writes a few records, and more of
- * both after a longer pause. Slots are allocated lowest first (the free list is a stack), so used
- * records are adjacent.
+ * A publication copies all counters and changed histograms. It updates flow records round robin:
+ * slot i of the stack has record i. It checks some slots and writes a few records, and more of both
+ * after a longer pause. Connections reuse freed slots before new ones, so used records are
+ * adjacent.
  *
- * A thread that sleeps must not leave stale numbers, so publish_next_ns() limits the stack's next
- * deadline until all activity has been written once.
+ * The numbers must not be stale while the thread sleeps, so publish_next_ns() limits the stack's
+ * next deadline until all activity has been written.
  */
 #include "base/histogram.h"
 #include "stack/stack.h"
@@ -20,8 +20,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Slots and records per HARP_PAGE_PERIOD_NS since the last publication, and a limit on such
- * periods. */
+/* Slots to check and records to write per HARP_PAGE_PERIOD_NS since the last publication; at most
+ * PUBLISH_PERIODS_MAX periods count. */
 #define PUBLISH_SLOTS 16u
 #define PUBLISH_RECORDS 4u
 #define PUBLISH_PERIODS_MAX 16u
@@ -34,7 +34,8 @@ static void *publish_item(const struct publish *p, enum harp_page_part part, uin
 	       (size_t)index * place->stride;
 }
 
-static struct harp_page_lock *publish_part(struct harp_stack *stack, enum harp_page_part part)
+/* Begins to write a part; harp_page_write_end() ends it. */
+static struct harp_page_lock *publish_part_begin(struct harp_stack *stack, enum harp_page_part part)
 {
 	struct publish *p = &stack->publish;
 	struct harp_page_lock *lock = (struct harp_page_lock *)(p->page + p->places[part].offset);
@@ -77,7 +78,7 @@ static void publish_flow_values(struct harp_page_flow *flow, const struct harp_c
 	flow->last_rcv_ns = info.last_rcv_ns;
 }
 
-/* Updates the record of slot `index`; true if it was written. */
+/* Updates the record of a slot; true if it was written. */
 static bool publish_flow(struct harp_stack *stack, uint32_t index)
 {
 	struct harp_conn *conn = &stack->tcp.conns[index];
@@ -127,23 +128,21 @@ static void publish_flows(struct harp_stack *stack, uint32_t slots, uint32_t rec
 		p->flows_left = high;
 }
 
-/* Publication. */
-
 static void publish_status(struct harp_stack *stack)
 {
 	struct publish *p = &stack->publish;
-	struct harp_page_lock *lock = publish_part(stack, HARP_PAGE_STATUS);
+	struct harp_page_lock *lock = publish_part_begin(stack, HARP_PAGE_STATUS);
 
 	p->status.published_ns = stack->now_ns;
 	p->status.publications++;
 	p->status.flows_open = stack->stats.tcp_conns;
 	p->status.flows_hidden = 0;
-	/* An exact count of open connections without a record is not worth a scan of all slots. */
+	/* An upper bound, because an exact count would need a scan of all slots. */
 	if (stack->tcp.conns_high > p->flow_room) {
-		uint64_t beyond = stack->tcp.conns_high - p->flow_room;
+		uint64_t slots = stack->tcp.conns_high - p->flow_room;
 
 		p->status.flows_hidden =
-			beyond < p->status.flows_open ? beyond : p->status.flows_open;
+			slots < p->status.flows_open ? slots : p->status.flows_open;
 	}
 	memcpy(publish_item(p, HARP_PAGE_STATUS, 0), &p->status, sizeof(p->status));
 	harp_page_write_end(&lock->sequence);
@@ -157,7 +156,7 @@ static void publish_counters(struct harp_stack *stack)
 		info_query_nic(stack, &stack->stats);
 		stack->publish.nic_next_ns = stack->now_ns + HARP_PAGE_LATE_NS;
 	}
-	lock = publish_part(stack, HARP_PAGE_COUNTERS);
+	lock = publish_part_begin(stack, HARP_PAGE_COUNTERS);
 	info_values(stack, publish_item(&stack->publish, HARP_PAGE_COUNTERS, 0),
 		    stack->publish.places[HARP_PAGE_COUNTERS].count);
 	harp_page_write_end(&lock->sequence);
@@ -166,7 +165,7 @@ static void publish_counters(struct harp_stack *stack)
 static void publish_histograms(struct harp_stack *stack)
 {
 	struct publish *p = &stack->publish;
-	struct harp_page_lock *lock = publish_part(stack, HARP_PAGE_HISTOGRAMS);
+	struct harp_page_lock *lock = publish_part_begin(stack, HARP_PAGE_HISTOGRAMS);
 
 	for (unsigned i = 0; i < HARP_HISTOGRAM_COUNT; i++) {
 		if (p->histogram_seen[i] == p->histograms[i].count)
@@ -240,9 +239,9 @@ void publish_end(struct harp_stack *stack)
 	stack->tcp.rtt_histogram = NULL;
 }
 
-/* The functions of harp_page.h. */
+/* ---- functions of harp_page.h --------------------------------------------------------------- */
 
-/* Clears the content that an earlier owner has left. */
+/* Clears the content of an earlier owner. */
 static void publish_clear(const struct publish *p)
 {
 	struct harp_page_header *header = (struct harp_page_header *)p->page;
@@ -259,7 +258,7 @@ static void publish_clear(const struct publish *p)
 
 static void publish_identity(struct harp_stack *stack, const struct harp_page_identity *identity)
 {
-	struct harp_page_lock *lock = publish_part(stack, HARP_PAGE_IDENTITY);
+	struct harp_page_lock *lock = publish_part_begin(stack, HARP_PAGE_IDENTITY);
 	struct harp_page_identity *item = publish_item(&stack->publish, HARP_PAGE_IDENTITY, 0);
 
 	memcpy(item, identity, sizeof(*item));
@@ -313,7 +312,7 @@ void harp_stack_publish_note(struct harp_stack *stack, const char *text)
 	struct publish *p = &stack->publish;
 
 	snprintf(p->status.note, sizeof(p->status.note), "%s", text);
-	/* Activity without packets, which the next deadline must include. */
+	/* Counts as activity, so that the next deadline includes its publication. */
 	if (p->flows_left == 0)
 		p->flows_left = 1;
 }
@@ -324,8 +323,7 @@ void harp_stack_observe(struct harp_stack *stack, enum harp_histogram histogram,
 		histogram_count(&stack->publish.histograms[histogram], value_ns);
 }
 
-/* ---- the driver's counters, written by the thread that queries the driver ------------------- */
-
+/* Called by the thread that queries the driver. */
 void harp_stack_publish_xstats(struct harp_stack *stack, const struct harp_page_xstat *xstats,
 			       unsigned count, uint64_t now_ns)
 {
@@ -342,7 +340,7 @@ void harp_stack_publish_xstats(struct harp_stack *stack, const struct harp_page_
 	harp_page_write_begin(&lock->sequence);
 	lock->written_ns = now_ns;
 	memcpy(items, xstats, count * sizeof(*items));
-	/* Does not read past the last one. */
+	/* An empty item ends the list. */
 	if (count < HARP_PAGE_XSTATS_MAX)
 		items[count] = (struct harp_page_xstat){ 0 };
 	harp_page_write_end(&lock->sequence);

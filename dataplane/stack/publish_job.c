@@ -13,8 +13,7 @@ void harp_page_write_begin(uint64_t *sequence)
 	uint64_t now = atomic_load_explicit(lock, memory_order_relaxed);
 
 	atomic_store_explicit(lock, now | 1, memory_order_relaxed);
-	/* Pairs with the reader's fence: a reader that copies newer data sees the changed
-	 * number. */
+	/* Pairs with the reader's fence: a reader that copies newer data sees the new number. */
 	atomic_thread_fence(memory_order_release);
 }
 

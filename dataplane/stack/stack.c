@@ -4,7 +4,7 @@
  * publish.
  *
  * Only this file knows the order. On reception each layer returns a verdict, and this code calls
- * the next layer. Output passes down through the layers without this code.
+ * the next layer. For output, each layer calls the layer below.
  */
 #include "stack/stack.h"
 
@@ -16,17 +16,17 @@
 #include "base/util.h"
 
 #define STACK_CONNS_MAX 1048576u
-/* polls of one burst each, so that a flood cannot delay timers forever */
-#define STACK_TIMERS_PUT_OFF_MAX 32u
+/* polls of one burst each, so that a flood of packets cannot delay timers forever */
+#define STACK_TIMER_DELAYS_MAX 32u
 #define STACK_TX_RETRY_NS 20000u /* for a NIC that holds packets and has no next_ns() */
 
 /* ------------------------------------------------------------------------------------------------
  * Creation.
  */
-static int stack_option_invalid(const struct harp_stack_options *opt, const char *what)
+static int stack_option_invalid(const struct harp_stack_options *opt, const char *error)
 {
 	if (opt->hooks.log)
-		opt->hooks.log(opt->hooks.ctx, HARP_LOG_ERROR, what);
+		opt->hooks.log(opt->hooks.ctx, HARP_LOG_ERROR, error);
 	return -EINVAL;
 }
 
@@ -120,7 +120,7 @@ void harp_stack_destroy(struct harp_stack *stack)
 	if (!stack)
 		return;
 	publish_end(stack);
-	eth_destroy(&stack->eth); /* its timers are in lists with connections */
+	eth_destroy(&stack->eth); /* first: its timers share lists with those of connections */
 	udp_destroy(&stack->udp);
 	tcp_destroy(&stack->tcp);
 	if (stack->io.capture)
@@ -132,7 +132,7 @@ void harp_stack_destroy(struct harp_stack *stack)
 /* ------------------------------------------------------------------------------------------------
  * One poll.
  */
-/* Passes an ICMP error to the stack of this NIC that sent the quoted packet. */
+/* Processes an ICMP error, or forwards it to the stack of this NIC that sent the quoted packet. */
 static void stack_icmp_input(struct harp_stack *stack, const struct harp_icmp_error *error)
 {
 	const struct harp_stack_options *opt = &stack->options;
@@ -160,8 +160,8 @@ static enum ip_verdict stack_ip(struct harp_stack *stack, struct packet_in *in)
 	}
 }
 
-/* Passes one packet through the layers. more: others follow in the burst, perhaps of the same GRO
- * batch. */
+/* Passes one packet through the layers. more: it is not the last of the burst, so it may start a
+ * GRO batch. */
 static void stack_input(struct harp_stack *stack, struct frame *packet, bool more)
 {
 	struct tcp_gro *gro = &stack->gro;
@@ -204,10 +204,12 @@ static void stack_timer(void *ctx, struct timer *timer, uint64_t now_ns)
 	else if (timer->kind == UDP_TIMER_KIND)
 		udp_timer_fire(container_of(timer, struct harp_udp, timer));
 	else
-		neighbor_timer(&stack->eth, timer, now_ns);
+		neighbor_timer(&stack->eth, timer);
+	(void)now_ns; /* stack->now_ns */
 }
 
-/* The protocol that found the NIC full last time is first, so that neither starves the other. */
+/* If UDP did not complete its last phase because the NIC was full, it is first, so that TCP does
+ * not starve it. */
 static void stack_tx_phase(struct harp_stack *stack)
 {
 	if (stack->udp.nic_full) {
@@ -240,11 +242,11 @@ int harp_stack_poll(struct harp_stack *stack, uint64_t now_ns)
 	for (unsigned i = 0; i < received; i++)
 		if (!stack->gro.conn || !tcp_gro_in(&stack->gro, packets[i]))
 			stack_input(stack, packets[i], i + 1 < received);
-	/* If the ring had more than one burst, the packets that timers wait for may still be in it.
-	 * A thread that did not poll for a while must not mistake that for loss. */
-	if (received < NICIO_BURST || ++stack->timers_put_off == STACK_TIMERS_PUT_OFF_MAX) {
+	/* If the ring had more than one burst, the ACKs for which timers wait may still be in it.
+	 * After a pause of the thread, that must not be taken for loss. */
+	if (received < NICIO_BURST || ++stack->timer_delays == STACK_TIMER_DELAYS_MAX) {
 		fired = wheel_advance(&stack->wheel, now_ns, stack_timer, stack);
-		stack->timers_put_off = 0;
+		stack->timer_delays = 0;
 	}
 	if (stack->options.hooks.requests)
 		stack->options.hooks.requests(stack->options.hooks.ctx, now_ns);
@@ -258,22 +260,22 @@ int harp_stack_poll(struct harp_stack *stack, uint64_t now_ns)
 }
 
 /*
- * Deadline while the NIC holds packets. It may need another kick, and its completions release
- * frames and space for which a transmit phase, a retransmission or an allocation waits. A NIC with
- * next_ns() is queried; others are polled at growing intervals while nothing completes. This also
- * covers packets sent between polls, such as the RST of an aborted connection.
+ * Deadline while the NIC holds packets. The NIC may need another kick, and its completions release
+ * frames and space for which a transmit phase, a retransmission or an allocation waits. The owner
+ * queries a NIC with next_ns(); others are polled at growing intervals while nothing completes.
+ * This also covers packets sent between polls, such as the RST of an aborted connection.
  */
 static uint64_t stack_nic_next_ns(const struct harp_stack *stack)
 {
 	const struct nicio *io = &stack->io;
-	uint64_t still_ns = stack->now_ns - io->tx_moved_ns;
+	uint64_t idle_ns = stack->now_ns - io->tx_moved_ns;
 
 	if (io->tx_count > io->tx_refused)
 		return stack->now_ns;
 	if (io->nic->ops->next_ns ||
 	    !(stack->tcp.nic_full || stack->udp.nic_full || io->tx_held > 0))
 		return UINT64_MAX;
-	return stack->now_ns + (still_ns > STACK_TX_RETRY_NS ? still_ns : STACK_TX_RETRY_NS);
+	return stack->now_ns + (idle_ns > STACK_TX_RETRY_NS ? idle_ns : STACK_TX_RETRY_NS);
 }
 
 uint64_t harp_stack_next_deadline_ns(const struct harp_stack *stack)

@@ -11,7 +11,7 @@
 
 struct harp_stack {
 	uint64_t now_ns;
-	uint32_t timers_put_off; /* consecutive polls */
+	uint32_t timer_delays; /* consecutive polls that did not run timers */
 	struct nicio io;
 	struct wheel wheel;
 	struct harp_stats stats;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cc.h - congestion control behind four hooks: the window, and the rate at which it may be sent.
+ * cc.h - the interface of congestion controllers: four hooks that set the congestion window.
  *
- * Division of labor. tcp_loss.c knows which segments are lost or in flight, and sets cwnd_bytes
- * during recovery (RFC 6937). A controller sets ssthresh_bytes, the window after the recovery, in
- * `congestion` and `timeout`, and cwnd_bytes in `acked`. Its private state is in priv. All of
- * struct cc is saved before a reduction and restored if the reduction turns out to be spurious (RFC
- * 4015), so no controller needs a hook for that.
+ * tcp_loss.c knows which segments are lost or in flight, and sets cwnd_bytes during recovery (RFC
+ * 9937). A controller sets ssthresh_bytes, the window after the recovery, in `congestion` and
+ * `timeout`, and cwnd_bytes in `acked`. Its private state is in priv. tcp_loss.c saves all of
+ * struct cc before a reduction and restores it if the reduction was spurious (RFC 4015), so no
+ * controller needs a hook for that.
  */
 #ifndef HARP_TRANSPORT_CC_H
 #define HARP_TRANSPORT_CC_H
@@ -23,7 +23,7 @@ struct cc {
 	const struct cc_ops *ops;
 	uint32_t cwnd_bytes;
 	uint32_t ssthresh_bytes;
-	/* 0: not paced. tcp_cc.c computes it from window and round-trip time */
+	/* computed by tcp_cc.c from the window and the round-trip time; 0: not paced */
 	uint64_t pacing_bytes_per_s;
 	uint64_t priv[CC_PRIV_WORDS]; /* owned by the controller */
 };
@@ -37,23 +37,23 @@ enum cc_signal {
 struct cc_event {
 	uint64_t now_ns;
 	uint32_t mss_bytes;
-	/* bytes outstanding before this ACK, minus those that had left the network */
+	/* outstanding before this ACK, without bytes that had already left the network */
 	uint32_t flight_bytes;
 	uint32_t acked_bytes;     /* newly acknowledged, by SEG.ACK */
 	uint32_t delivered_bytes; /* newly acknowledged or SACKed */
-	uint32_t marked_bytes;    /* of those, on an ACK with ECE (DCTCP: RFC 8257 section 3.3) */
-	uint32_t snd_una_seq, snd_nxt_seq; /* after this ACK: to count round trips */
+	uint32_t marked_bytes;    /* delivered_bytes if the ACK has ECE (RFC 8257 section 3.3) */
+	uint32_t snd_una_seq, snd_nxt_seq; /* after this ACK; delimit round trips */
 	uint64_t rtt_ns;                   /* of this ACK; 0: no sample */
 	uint64_t srtt_ns, rtt_ns_min;      /* of the connection; 0: none yet */
-	uint8_t limited;    /* the sender was limited by the window, not by the application */
-	uint8_t recovering; /* tcp_loss.c owns cwnd_bytes now: read only */
-	uint8_t signal;     /* enum cc_signal, of `congestion` */
+	uint8_t limited;                   /* the window limited the sender, not the application */
+	uint8_t recovering; /* tcp_loss.c sets cwnd_bytes now; controllers must not */
+	uint8_t signal;     /* enum cc_signal, for `congestion` */
 };
 
 struct cc_ops {
 	const char *name;
 	bool constant; /* fixed window: neither paced nor reduced after idle */
-	/* The connection is established. priv[0]: harp_tcp_options.fixed_window_bytes. */
+	/* The connection is established. priv[0] is harp_tcp_options.fixed_window_bytes. */
 	void (*init)(struct cc *cc, const struct cc_event *ev);
 	/* An ACK that acknowledged or SACKed data. */
 	void (*acked)(struct cc *cc, const struct cc_event *ev);
@@ -68,13 +68,13 @@ extern const struct cc_ops cc_newreno, cc_cubic, cc_dctcp, cc_delay, cc_fixed;
 /* RFC 6928 section 2: min (10*MSS, max (2*MSS, 14600)). Also the restart window after idling. */
 static inline uint32_t cc_initial_window_bytes(uint32_t mss_bytes)
 {
-	uint32_t most = 2 * mss_bytes > 14600 ? 2 * mss_bytes : 14600;
+	uint32_t limit = 2 * mss_bytes > 14600 ? 2 * mss_bytes : 14600;
 
-	return 10 * mss_bytes < most ? 10 * mss_bytes : most;
+	return 10 * mss_bytes < limit ? 10 * mss_bytes : limit;
 }
 
-/* RFC 5681 section 3.1. *counted_bytes, in priv: acked bytes that have not increased the window
- * yet. */
+/* Slow start and congestion avoidance, RFC 5681 section 3.1. *counted_bytes, in priv, counts
+ * acknowledged bytes that have not increased the window yet. */
 void cc_reno_grow(struct cc *cc, const struct cc_event *ev, uint64_t *counted_bytes);
 /* RFC 5681 equation (4): max (FlightSize / 2, 2*SMSS). */
 uint32_t cc_reno_ssthresh_bytes(const struct cc_event *ev);

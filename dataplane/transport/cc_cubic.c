@@ -5,10 +5,10 @@
  * Theory of operation. After a reduction from W_max the window follows W_cubic(t) = C*(t-K)^3 +
  * W_max: steep towards W_max, flat around it, then steep again. t counts only time in congestion
  * avoidance during which the window was the limit (section 4.2 excludes idle and
- * application-limited periods). It is summed from ACK to ACK, at most one round trip each, so idle
- * periods never count. When Reno's window W_est is larger, W_est applies (section 4.3). With the
- * round-trip times of a data center this is nearly always the case, and CUBIC's benefit there is
- * its smaller reductions.
+ * application-limited periods). Each ACK adds the time since the previous one, at most one round
+ * trip, so idle periods never count. When Reno's window W_est is larger, W_est applies (section
+ * 4.3). With the round-trip times of a data center this is nearly always the case, and CUBIC's
+ * benefit there is its smaller reductions.
  *
  * Windows are in bytes, times in units of 2^-16 s. All arithmetic is on integers; the cube root is
  * computed once per reduction.
@@ -21,7 +21,7 @@
 
 #define CUBIC_TIME_SHIFT 16u        /* t and K: 2^16 units a second, 15 us */
 #define CUBIC_TIME_MAX (1u << 24)   /* 256 s: the curve ends here */
-#define CUBIC_NS_MAX (1ull << 46)   /* 19 hours: so that << 16 fits */
+#define CUBIC_NS_MAX (1ull << 46)   /* 19 hours: shifted by 16 it fits into 64 bits */
 #define CUBIC_BETA_PERCENT 70u      /* section 4.6 */
 #define CUBIC_FAST_CONV_PERCENT 85u /* section 4.7: (1 + beta) / 2 */
 #define CUBIC_ALPHA_NUM 9u          /* section 4.3: 3 * (1 - beta) / (1 + beta) = 9 / 17 */
@@ -29,18 +29,18 @@
 
 struct __attribute__((may_alias)) cubic {
 	uint64_t t_ns;           /* time in this epoch of congestion avoidance */
-	uint64_t last_ns;        /* of the last ACK */
+	uint64_t last_ns;        /* time of the last ACK */
 	uint64_t grow_remainder; /* (target - cwnd) * acked, remainder below one byte */
 	uint64_t est_remainder;  /* the same for W_est */
 	uint32_t k;              /* 2^-16 s */
-	uint32_t w_max_bytes;    /* before the last reduction, with fast convergence; 0: none */
+	uint32_t w_max_bytes;    /* after fast convergence; 0: none */
 	uint32_t origin_bytes;   /* plateau of the curve: W_max, or the window at its start */
 	uint32_t w_est_bytes;
 	uint32_t prior_bytes; /* cwnd at the last reduction */
-	uint32_t began;       /* this epoch has an origin */
+	uint32_t has_epoch;   /* an epoch of congestion avoidance has started */
 	struct hystart hystart;
 };
-static_assert(sizeof(struct cubic) <= sizeof(((struct cc *)0)->priv), "fits");
+static_assert(sizeof(struct cubic) <= sizeof(((struct cc *)0)->priv), "cc.priv is large enough");
 
 static struct cubic *cubic_of(struct cc *cc)
 {
@@ -100,7 +100,7 @@ static void cubic_init(struct cc *cc, const struct cc_event *ev)
 /* Sections 4.2, 4.8 and 4.10: starts an epoch of congestion avoidance. */
 static void cubic_begin(struct cubic *c, uint32_t cwnd_bytes, uint32_t mss_bytes)
 {
-	c->began = 1;
+	c->has_epoch = 1;
 	c->t_ns = 0;
 	c->grow_remainder = c->est_remainder = 0;
 	c->w_est_bytes = cwnd_bytes;
@@ -110,8 +110,7 @@ static void cubic_begin(struct cubic *c, uint32_t cwnd_bytes, uint32_t mss_bytes
 		c->origin_bytes = c->w_max_bytes;
 		c->k = cubic_k(c->w_max_bytes - cwnd_bytes, mss_bytes);
 	} else {
-		/* After a timeout, after HyStart++, or beyond W_max: W_max is the current
-		 * window. */
+		/* After a timeout, after HyStart++, or beyond the former W_max. */
 		c->w_max_bytes = cwnd_bytes;
 	}
 }
@@ -120,12 +119,12 @@ static void cubic_begin(struct cubic *c, uint32_t cwnd_bytes, uint32_t mss_bytes
 static void cubic_estimate(struct cubic *c, const struct cc_event *ev, uint32_t cwnd_bytes)
 {
 	uint32_t alpha = c->w_est_bytes >= c->prior_bytes ? CUBIC_ALPHA_DEN : CUBIC_ALPHA_NUM;
-	uint64_t whole = (uint64_t)CUBIC_ALPHA_DEN * cwnd_bytes;
+	uint64_t divisor = (uint64_t)CUBIC_ALPHA_DEN * cwnd_bytes;
 
 	c->est_remainder += (uint64_t)alpha * ev->mss_bytes * ev->acked_bytes;
-	if (c->est_remainder >= whole) {
-		c->w_est_bytes += (uint32_t)(c->est_remainder / whole);
-		c->est_remainder %= whole;
+	if (c->est_remainder >= divisor) {
+		c->w_est_bytes += (uint32_t)(c->est_remainder / divisor);
+		c->est_remainder %= divisor;
 	}
 }
 
@@ -148,10 +147,10 @@ static void cubic_avoid(struct cc *cc, const struct cc_event *ev)
 		target = cwnd + cwnd / 2;
 	c->grow_remainder += (uint64_t)(target - cwnd) * ev->acked_bytes;
 	if (c->grow_remainder >= cwnd) {
-		uint64_t more = c->grow_remainder / cwnd;
+		uint64_t growth = c->grow_remainder / cwnd;
 
 		c->grow_remainder %= cwnd;
-		cc->cwnd_bytes += more < target - cwnd ? (uint32_t)more : target - cwnd;
+		cc->cwnd_bytes += growth < target - cwnd ? (uint32_t)growth : target - cwnd;
 	}
 }
 
@@ -176,14 +175,14 @@ static void cubic_acked(struct cc *cc, const struct cc_event *ev)
 	uint64_t passed_ns = ev->now_ns - c->last_ns;
 
 	c->last_ns = ev->now_ns;
-	/* Section 5.8: a window that the application does not use is no measurement of the path. */
+	/* Section 5.8: the window must not grow while the application does not fill it. */
 	if (ev->recovering || !ev->limited || cc->cwnd_bytes >= CC_WINDOW_BYTES_MAX)
 		return;
 	if (cc->cwnd_bytes < cc->ssthresh_bytes) {
 		cubic_slow_start(cc, ev);
 		return;
 	}
-	if (!c->began)
+	if (!c->has_epoch)
 		cubic_begin(c, cc->cwnd_bytes, ev->mss_bytes);
 	else
 		c->t_ns += passed_ns < ev->srtt_ns ? passed_ns : ev->srtt_ns;
@@ -196,13 +195,13 @@ static void cubic_reduce(struct cc *cc, const struct cc_event *ev)
 {
 	struct cubic *c = cubic_of(cc);
 	/* Section 4.6 permits cwnd instead of FlightSize if cwnd grows only while it is the limit,
-	 * as here. FlightSize would underestimate the path: with round trips of microseconds it is
-	 * only the data that the processor had sent when it noticed the loss. */
+	 * which cubic_acked() ensures. FlightSize would underestimate the path: with round trips of
+	 * microseconds it is only the data sent before the processor detected the loss. */
 	uint32_t ssthresh = (uint32_t)((uint64_t)cc->cwnd_bytes * CUBIC_BETA_PERCENT / 100);
 
 	cc->ssthresh_bytes = ssthresh > 2 * ev->mss_bytes ? ssthresh : 2 * ev->mss_bytes;
 	c->prior_bytes = cc->cwnd_bytes;
-	c->began = 0;
+	c->has_epoch = 0;
 	c->hystart.off = 1;
 }
 
@@ -211,8 +210,8 @@ static void cubic_congestion(struct cc *cc, const struct cc_event *ev)
 	struct cubic *c = cubic_of(cc);
 	uint32_t cwnd = cc->cwnd_bytes;
 
-	/* Section 4.7: below the last W_max a new flow needs bandwidth, so this one releases more
-	 * of the window. */
+	/* Section 4.7: a loss below the last W_max suggests a new flow, to which this flow leaves
+	 * more bandwidth. */
 	if (cwnd < c->w_max_bytes)
 		c->w_max_bytes = (uint32_t)((uint64_t)cwnd * CUBIC_FAST_CONV_PERCENT / 100);
 	else
@@ -222,7 +221,7 @@ static void cubic_congestion(struct cc *cc, const struct cc_event *ev)
 
 static void cubic_timeout(struct cc *cc, const struct cc_event *ev)
 {
-	/* Section 4.8: K is 0 and W_max the window at the beginning of the next stage. */
+	/* Section 4.8: in the next epoch, K is 0 and W_max is the window at its start. */
 	cubic_of(cc)->w_max_bytes = 0;
 	cubic_reduce(cc, ev);
 }

@@ -2,14 +2,14 @@
 /*
  * cc_dctcp.c - DCTCP (RFC 8257): the reduction is proportional to the fraction of marked bytes.
  *
- * Growth and the response to loss follow RFC 5681 (sections 3.4 and 3.5). The receiving half, which
- * reports marks per segment, is in tcp_ecn.c. Without ECN the connection uses CUBIC instead.
+ * Growth and the response to loss follow RFC 5681 (RFC 8257 sections 3.4 and 3.5). The receiver's
+ * half, which reports marks per segment, is in tcp_ecn.c. Without ECN the connection uses CUBIC.
  */
 #include "transport/cc.h"
 
 #include <assert.h>
 
-#define DCTCP_ONE (1u << 20) /* alpha and M are fractions of it */
+#define DCTCP_ONE (1u << 20) /* the unit of alpha and M */
 #define DCTCP_G_SHIFT 4u     /* section 4.2: g = 1/16 */
 
 struct __attribute__((may_alias)) dctcp {
@@ -18,7 +18,7 @@ struct __attribute__((may_alias)) dctcp {
 	uint32_t alpha; /* in units of 1 / DCTCP_ONE */
 	uint32_t window_end_seq;
 };
-static_assert(sizeof(struct dctcp) <= sizeof(((struct cc *)0)->priv), "fits");
+static_assert(sizeof(struct dctcp) <= sizeof(((struct cc *)0)->priv), "cc.priv is large enough");
 
 static struct dctcp *dctcp_of(struct cc *cc)
 {
@@ -56,7 +56,7 @@ static void dctcp_acked(struct cc *cc, const struct cc_event *ev)
 		d->window_end_seq = ev->snd_nxt_seq;
 		d->acked_bytes = d->marked_bytes = 0;
 	}
-	/* An ACK with ECE never grows the window. */
+	/* An ACK with ECE does not grow the window. */
 	if (ev->marked_bytes == 0)
 		cc_reno_grow(cc, ev, &d->counted_bytes);
 }
@@ -64,7 +64,7 @@ static void dctcp_acked(struct cc *cc, const struct cc_event *ev)
 static void dctcp_congestion(struct cc *cc, const struct cc_event *ev)
 {
 	struct dctcp *d = dctcp_of(cc);
-	uint32_t less;
+	uint32_t reduction;
 
 	d->counted_bytes = 0;
 	if (ev->signal != CC_SIGNAL_ECN) {
@@ -72,9 +72,10 @@ static void dctcp_congestion(struct cc *cc, const struct cc_event *ev)
 		return;
 	}
 	/* Section 3.3 step 9: cwnd = cwnd * (1 - DCTCP.Alpha / 2). */
-	less = (uint32_t)((uint64_t)cc->cwnd_bytes * d->alpha >> 21);
-	cc->ssthresh_bytes = cc->cwnd_bytes - less > 2 * ev->mss_bytes ? cc->cwnd_bytes - less
-								       : 2 * ev->mss_bytes;
+	reduction = (uint32_t)((uint64_t)cc->cwnd_bytes * d->alpha >> 21);
+	cc->ssthresh_bytes = cc->cwnd_bytes - reduction > 2 * ev->mss_bytes
+				     ? cc->cwnd_bytes - reduction
+				     : 2 * ev->mss_bytes;
 }
 
 const struct cc_ops cc_dctcp = {

@@ -16,11 +16,10 @@
  * within a factor of 1/2 to 4. Flows that share a queue see the same delay, so flow scaling
  * equalizes their windows even if one has measured a larger minimum.
  *
- * The minimum covers the last two spans of 512 round trips each (20 ms to 5 s). A longer route is
- * therefore accepted after at most 10 s, and a flow that started with a full queue corrects its
- * minimum within that time. If a span has no sample near the minimum, a queue may have stood during
- * all of it. The window then shrinks to four segments for one round trip, which measures the RTT
- * without our own queue (BBR's ProbeRTT).
+ * The minimum covers the last two spans of 512 round trips each (20 ms to 5 s). After a change to a
+ * longer route, or a start with a full queue, the minimum is therefore correct within 10 s. If a
+ * span has no sample near the minimum, a standing queue may hide it. The window then shrinks to
+ * four segments for one round trip, which measures the RTT without our own queue (BBR's ProbeRTT).
  */
 #include "transport/cc.h"
 
@@ -29,13 +28,13 @@
 #define DELAY_SPAN_ROUNDS 512u
 #define DELAY_SPAN_NS_MIN 20000000ull
 #define DELAY_SPAN_NS_MAX 5000000000ull
-#define DELAY_START_SAMPLES 4u /* samples that a round needs before slow start can end within it */
+#define DELAY_START_SAMPLES 4u /* of a round, before slow start may end in the middle of it */
 #define DELAY_TARGET_NS_MIN 100000u
 #define DELAY_TARGET_NS_MAX 5000000u
 #define DELAY_TARGET_DIVISOR 8u
 /* rounds below the target before growth accelerates by one segment per round */
 #define DELAY_CALM_ROUNDS 5u
-#define DELAY_FASTEST 16u /* maximum growth, segments per round trip */
+#define DELAY_GROWTH_MAX 16u /* segments per round trip */
 #define DELAY_PROBE_SEGMENTS 4u
 
 enum delay_phase { DELAY_STARTING = 0, DELAY_STEERING, DELAY_DRAINING, DELAY_MEASURING };
@@ -45,17 +44,17 @@ struct __attribute__((may_alias)) delay {
 	/* minimum of this span and of the previous one; UINT64_MAX: none */
 	uint64_t rtt_ns_span[2];
 	uint64_t rtt_ns_round; /* minimum of this round */
-	uint64_t rest;         /* growth, remainder below one byte */
+	uint64_t remainder;    /* of the growth, below one byte */
 	uint32_t round_end_seq;
 	uint32_t resume_bytes; /* window to restore after a probe */
 	uint32_t calm;         /* consecutive rounds below the target */
 	uint8_t phase;         /* enum delay_phase */
-	uint8_t grows;         /* result of the last round: the window grows */
+	uint8_t grows;         /* the window grows, as decided at the end of the last round */
 	uint8_t reduced;       /* reduced by loss in this round */
 	uint8_t samples;       /* samples of this round, during slow start */
 	uint8_t scale16;       /* scale of the target for this window, in sixteenths */
 };
-static_assert(sizeof(struct delay) <= sizeof(((struct cc *)0)->priv), "fits");
+static_assert(sizeof(struct delay) <= sizeof(((struct cc *)0)->priv), "cc.priv is large enough");
 
 static struct delay *delay_of(struct cc *cc)
 {
@@ -97,12 +96,11 @@ static void delay_init(struct cc *cc, const struct cc_event *ev)
 					.rtt_ns_span = { UINT64_MAX, UINT64_MAX },
 					.rtt_ns_round = UINT64_MAX,
 					.round_end_seq = ev->snd_nxt_seq };
-	if (ev->rtt_ns_min > 0)
-		delay_of(cc)->rtt_ns_span[0] =
-			ev->rtt_ns_min; /* RTT of the handshake: the window was empty */
+	if (ev->rtt_ns_min > 0) /* of the handshake, without a queue of our own */
+		delay_of(cc)->rtt_ns_span[0] = ev->rtt_ns_min;
 }
 
-/* Ends a span. True if the minimum must be probed again. */
+/* Starts the next span. True if the minimum must be probed. */
 static bool delay_next_span(struct delay *d, const struct cc_event *ev)
 {
 	uint64_t span_ns = DELAY_SPAN_ROUNDS * ev->srtt_ns;
@@ -129,17 +127,18 @@ static uint32_t delay_floor_bytes(const struct cc_event *ev)
 static void delay_shrink(struct cc *cc, const struct cc_event *ev, uint64_t rtt_ns,
 			 uint64_t target_ns)
 {
-	uint64_t less = (rtt_ns - target_ns) * 1024 / rtt_ns * 4 / 5;
+	uint64_t reduction = (rtt_ns - target_ns) * 1024 / rtt_ns * 4 / 5; /* 1/1024 of cwnd */
 	uint32_t cwnd;
 
-	if (less > 512)
-		less = 512;
-	cwnd = cc->cwnd_bytes - (uint32_t)((uint64_t)cc->cwnd_bytes * less >> 10);
+	if (reduction > 512)
+		reduction = 512;
+	cwnd = cc->cwnd_bytes - (uint32_t)((uint64_t)cc->cwnd_bytes * reduction >> 10);
 	cc->cwnd_bytes = cwnd > delay_floor_bytes(ev) ? cwnd : delay_floor_bytes(ev);
 	cc->ssthresh_bytes = cc->cwnd_bytes;
 }
 
-static void delay_verdict(struct cc *cc, const struct cc_event *ev, uint64_t rtt_ns)
+/* Compares the minimum RTT of a round with the target. */
+static void delay_adjust(struct cc *cc, const struct cc_event *ev, uint64_t rtt_ns)
 {
 	struct delay *d = delay_of(cc);
 	uint64_t target_ns;
@@ -148,7 +147,7 @@ static void delay_verdict(struct cc *cc, const struct cc_event *ev, uint64_t rtt
 	target_ns = delay_target_ns(d);
 	d->grows = rtt_ns <= target_ns;
 	if (d->grows) {
-		if (d->calm < DELAY_CALM_ROUNDS + DELAY_FASTEST)
+		if (d->calm < DELAY_CALM_ROUNDS + DELAY_GROWTH_MAX)
 			d->calm++;
 		return;
 	}
@@ -170,7 +169,7 @@ static void delay_probe(struct cc *cc, const struct cc_event *ev)
 		cc->cwnd_bytes = probe;
 }
 
-static void delay_round_over(struct cc *cc, const struct cc_event *ev)
+static void delay_end_round(struct cc *cc, const struct cc_event *ev)
 {
 	struct delay *d = delay_of(cc);
 	uint64_t rtt_ns = d->rtt_ns_round;
@@ -188,7 +187,7 @@ static void delay_round_over(struct cc *cc, const struct cc_event *ev)
 		d->phase = DELAY_STEERING;
 		cc->cwnd_bytes = cc->ssthresh_bytes = d->resume_bytes;
 	} else {
-		delay_verdict(cc, ev, rtt_ns);
+		delay_adjust(cc, ev, rtt_ns);
 	}
 	d->reduced = 0;
 	if (ev->now_ns >= d->span_end_ns && delay_next_span(d, ev) && !ev->recovering &&
@@ -196,19 +195,19 @@ static void delay_round_over(struct cc *cc, const struct cc_event *ev)
 		delay_probe(cc, ev);
 }
 
-/* One segment per round trip; during slow start, all acknowledged bytes. */
+/* Growth in bytes: during slow start, all acknowledged bytes. */
 static uint64_t delay_growth(struct delay *d, const struct cc *cc, const struct cc_event *ev)
 {
-	uint64_t segments = d->calm > DELAY_CALM_ROUNDS ? d->calm - DELAY_CALM_ROUNDS : 1, more;
+	uint64_t segments = d->calm > DELAY_CALM_ROUNDS ? d->calm - DELAY_CALM_ROUNDS : 1, growth;
 
 	if (cc->cwnd_bytes < cc->ssthresh_bytes)
 		return ev->acked_bytes;
-	if (segments > DELAY_FASTEST)
-		segments = DELAY_FASTEST;
-	d->rest += segments * ev->mss_bytes * ev->acked_bytes;
-	more = d->rest / cc->cwnd_bytes;
-	d->rest %= cc->cwnd_bytes;
-	return more;
+	if (segments > DELAY_GROWTH_MAX)
+		segments = DELAY_GROWTH_MAX;
+	d->remainder += segments * ev->mss_bytes * ev->acked_bytes;
+	growth = d->remainder / cc->cwnd_bytes;
+	d->remainder %= cc->cwnd_bytes;
+	return growth;
 }
 
 static void delay_acked(struct cc *cc, const struct cc_event *ev)
@@ -224,7 +223,7 @@ static void delay_acked(struct cc *cc, const struct cc_event *ev)
 		d->samples++;
 	if ((int32_t)(ev->snd_una_seq - d->round_end_seq) >= 0 ||
 	    (d->samples == DELAY_START_SAMPLES && d->rtt_ns_round > delay_target_ns(d)))
-		delay_round_over(cc, ev); /* doubling must stop before the end of the round */
+		delay_end_round(cc, ev); /* slow start must stop doubling before the round ends */
 	if (ev->recovering || !ev->limited || d->phase > DELAY_STEERING ||
 	    (d->phase == DELAY_STEERING && !d->grows))
 		return;

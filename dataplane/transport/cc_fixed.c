@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cc_fixed.c - a constant window, for tests and for dedicated paths. */
+/* cc_fixed.c - a constant window, for tests and for dedicated paths. priv[0] is the window. */
 #include "transport/cc.h"
-
-/* priv[0]: the window */
 
 static void fixed_set(struct cc *cc, const struct cc_event *ev)
 {

@@ -5,11 +5,11 @@
  * The RFC's MIN_RTT_THRESH of 4 ms suits the jitter of the Internet. With a round trip of 50 us the
  * queue would overflow before that threshold. This file uses 100 us: more than a HARP receiver may
  * delay an ACK (TCP_ACK_HOLD_BULK_NS, 40 us) plus a poll or two, and 125 KB of queue at 10 Gbit/s.
- * From 0.8 ms on, the RFC's own rule, one eighth of the round trip, exceeds it.
+ * For round trips above 0.8 ms, the RFC's rule, one eighth of the round trip, exceeds it.
  *
  * N_RTT_SAMPLE = 8 presumes an ACK for every second segment. HARP receivers acknowledge up to 16
- * segments at once. So an ACK counts as half of its segments, but at most as half of the eight,
- * because a single late ACK must not decide.
+ * segments at once. So an ACK counts as half of its segments, but as at most four samples, because
+ * a single late ACK must not decide.
  *
  * L, the limit of growth per ACK, is infinite, because the sender is paced (section 4.3).
  */
@@ -76,8 +76,8 @@ uint32_t hystart_acked(struct hystart *h, const struct cc_event *ev, bool *leave
 		}
 	}
 	if (!seq_awaited(h->round_end_seq, ev->snd_una_seq, ev->snd_nxt_seq)) {
-		/* "If the transition into CSS happens in the middle of a round, that partial round
-		 * counts". */
+		/* Section 4.2: "If the transition into CSS happens in the middle of a round, that
+		 * partial round counts". */
 		if (h->css && ++h->css_rounds >= HYSTART_CSS_ROUNDS)
 			*leave = true;
 		hystart_next_round(h, ev);

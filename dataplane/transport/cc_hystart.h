@@ -9,7 +9,7 @@
 #include "transport/cc.h"
 
 #define HYSTART_RTT_NONE UINT32_MAX
-#define HYSTART_RTT_THRESH_NS_MIN 100000u   /* reason: cc_hystart.c */
+#define HYSTART_RTT_THRESH_NS_MIN 100000u   /* see cc_hystart.c */
 #define HYSTART_RTT_THRESH_NS_MAX 16000000u /* RFC 9406 section 4.3 */
 #define HYSTART_RTT_DIVISOR 8u
 #define HYSTART_RTT_SAMPLES 8u
@@ -24,7 +24,7 @@ struct hystart {
 	uint8_t samples; /* of this round, in ACKs of two segments; saturates */
 	uint8_t css;     /* conservative slow start */
 	uint8_t css_rounds;
-	uint8_t off; /* the first slow start has ended */
+	uint8_t off; /* the first slow start has ended, and HyStart++ with it */
 };
 
 void hystart_begin(struct hystart *h, const struct cc_event *ev);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cc_newreno.c - RFC 5681 with appropriate byte counting (RFC 3465) and a window of 10 (RFC
- * 6928). */
+/* cc_newreno.c - RFC 5681 with appropriate byte counting (RFC 3465) and an initial window of 10
+ * segments (RFC 6928). */
 #include "transport/cc.h"
 
 /* priv[0]: bytes acknowledged since cwnd last grew in congestion avoidance */
@@ -14,8 +14,7 @@ uint32_t cc_reno_ssthresh_bytes(const struct cc_event *ev)
 
 void cc_reno_grow(struct cc *cc, const struct cc_event *ev, uint64_t *counted_bytes)
 {
-	/* Simplified RFC 7661: a window that the sender did not fill is no measurement of the
-	 * path. */
+	/* Simplified RFC 7661: the window must not grow while the sender does not fill it. */
 	if (ev->recovering || !ev->limited || cc->cwnd_bytes >= CC_WINDOW_BYTES_MAX)
 		return;
 	if (cc->cwnd_bytes < cc->ssthresh_bytes) {

@@ -71,7 +71,7 @@ static uint32_t flow_search(const struct flow_table *table, const struct flow_ke
 }
 
 /* Compares by field: keys were often just written, and a load wider than the store would stall. */
-static inline bool flow_same(const struct flow_key *a, const struct flow_key *b)
+static inline bool flow_key_equal(const struct flow_key *a, const struct flow_key *b)
 {
 	return a->remote_port == b->remote_port && a->local_port == b->local_port &&
 	       addr_equal(&a->remote, &b->remote) && addr_equal(&a->local, &b->local);
@@ -81,7 +81,7 @@ uint32_t flow_find(struct flow_table *table, const struct flow_key *key)
 {
 	struct flow_recent *recent = flow_recent(table, key);
 
-	if (recent->index != FLOW_NONE && flow_same(&recent->key, key))
+	if (recent->index != FLOW_NONE && flow_key_equal(&recent->key, key))
 		return recent->index;
 
 	uint32_t index = flow_search(table, key);

@@ -3,10 +3,10 @@
  * port.c - local ports: reference counts, with hooks for the first and the last reference.
  *
  * An off-path attacker must not be able to guess an ephemeral port (RFC 6056 section 1).
- * Connections use algorithm 4, double-hash port selection: each combination of addresses and remote
- * port starts its search at its own offset and proceeds cyclically, so the same remote endpoint
- * sees a port again as late as possible. The result depends only on a keyed hash and reveals
- * nothing about the stack's random generator.
+ * Connections use algorithm 4, double-hash port selection (section 3.3.4). Each combination of
+ * addresses and remote port starts its search at its own offset and proceeds cyclically, so the
+ * same remote endpoint sees a port again as late as possible. The result depends only on a keyed
+ * hash and reveals nothing about the stack's random generator.
  */
 #include "transport/port.h"
 
@@ -70,7 +70,6 @@ void port_put(struct port_table *table, uint16_t port)
 		port_release(table, port);
 }
 
-/* Input of the hash, as bytes without padding. */
 struct port_input {
 	struct flow_key peer;
 	uint32_t draw;
@@ -85,9 +84,9 @@ static uint32_t port_first(struct port_table *table, const struct flow_key *peer
 
 	if (!peer)
 		return (uint32_t)draw;
-	/* RFC 6056 section 3.3.4: offset = F(), index = G(); here two halves of one keyed hash. The
-	 * step is random, because a remote endpoint that shares the counter could otherwise count
-	 * our connections. */
+	/* RFC 6056 section 3.3.4: offset = F() and index = G() are the two halves of one keyed
+	 * hash. The step is random, because a remote endpoint that shares the counter could
+	 * otherwise count our connections. */
 	in = (struct port_input){ .peer = *peer };
 	in.peer.local_port = 0;
 	hash = siphash24(&table->secret, &in, sizeof(in));
@@ -105,8 +104,8 @@ int port_choose(struct port_table *table, const struct flow_key *peer,
 
 	for (uint32_t pass = 0; pass < (shared ? 2u : 1u); pass++) {
 		for (uint32_t i = 0; i < span; i++) {
-			uint32_t at = first + i < span ? first + i : first + i - span;
-			uint16_t port = (uint16_t)(table->port_min + at);
+			uint32_t offset = first + i < span ? first + i : first + i - span;
+			uint16_t port = (uint16_t)(table->port_min + offset);
 
 			if (port_used(table, port) ? pass == 0 || !shared(ctx, port) : pass == 1)
 				continue;

@@ -19,11 +19,11 @@ struct port_table {
 	const struct harp_stack_options *opt; /* for the owner's hooks */
 };
 
-/* Keeps opt. */
+/* opt must outlive the table. */
 int port_init(struct port_table *table, uint8_t protocol, const struct harp_stack_options *opt,
 	      struct rng *rng);
 void port_destroy(struct port_table *table);
-/* Adds a user of an explicit port. -errno of the owner's hook. */
+/* Adds a user of this port. 0, or -errno of the owner's hook. */
 int port_get(struct port_table *table, uint16_t port);
 void port_put(struct port_table *table, uint16_t port);
 static inline bool port_used(const struct port_table *table, uint16_t port)

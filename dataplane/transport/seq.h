@@ -22,8 +22,8 @@ static inline bool seq_geq(uint32_t a, uint32_t b)
 {
 	return seq_leq(b, a);
 }
-/* True if seq, a former SND.NXT, is still ahead of SND.UNA. If it is not checked while half of the
- * sequence space passes, the comparisons above would consider it ahead. */
+/* True if seq, a former SND.NXT, is not acknowledged yet. The functions above would consider an
+ * acknowledged seq as ahead again once SND.UNA has passed it by half of the sequence space. */
 static inline bool seq_awaited(uint32_t seq, uint32_t snd_una, uint32_t snd_nxt)
 {
 	return seq - snd_una - 1 < snd_nxt - snd_una;

@@ -4,9 +4,9 @@
  *
  * tcp_init() allocates everything: connections are in an array with a free list. connect() or a
  * listener's SYN takes a slot. The slot is freed when the state is CLOSED and no handle exists
- * (CONN_HANDLE). A connection that the application has closed finishes without it. A connection
- * that terminates while the application has a handle stays in CLOSED until the application closes
- * it, so that received bytes and the error can still be read.
+ * (CONN_HANDLE). After the application's close, the stack completes the shutdown. A connection that
+ * terminates while the application has a handle stays in CLOSED until the application closes it, so
+ * that the application can still read received bytes and the error.
  */
 #include "transport/tcp.h"
 
@@ -17,9 +17,9 @@
 #define TCP_REUSE_GAP_SEQ 65537u /* beyond an unscaled window of the previous incarnation */
 
 #define S(state) (1u << HARP_TCP_##state)
-/* RFC 9293 figure 5. CLOSED is reachable from every state (RST, abort, timeout). LISTEN is not a
- * state of a connection here: listeners are another type. From SYN-RECEIVED back to SYN-SENT: see
- * check_rst_of_other_syn(). */
+/* RFC 9293 figure 5. CLOSED is reachable from every state (RST, abort, timeout). LISTEN is absent,
+ * because a listener has its own type. check_rst_of_other_syn() returns from SYN-RECEIVED to
+ * SYN-SENT. */
 static const uint16_t tcp_state_successors[HARP_TCP_CLOSED + 1] = {
 	[HARP_TCP_CLOSED] = S(SYN_SENT) | S(SYN_RECEIVED),
 	[HARP_TCP_SYN_SENT] = S(SYN_RECEIVED) | S(ESTABLISHED) | S(CLOSED),
@@ -141,7 +141,7 @@ int tcp_init(struct tcp *tcp, struct ip *ip, struct wheel *wheel, struct rng *rn
 	if (err)
 		return err;
 	tcp->listeners = calloc(opt->max_listeners, sizeof(*tcp->listeners));
-	/* calloc() returns zeroed, untouched pages: unused slots of a large table cost nothing. */
+	/* Large allocations of calloc() are untouched pages, so unused slots occupy no memory. */
 	tcp->conns_memory = calloc(1, ((size_t)opt->max_conns + 2) * sizeof(*tcp->conns));
 	if (!tcp->listeners || !tcp->conns_memory)
 		return -ENOMEM;
@@ -167,7 +167,7 @@ void tcp_clock(struct tcp *tcp, uint64_t now_ns)
 	tcp->now_ms = (uint32_t)(now_ns / TCP_NS_PER_MS);
 }
 
-/* Payload of a received frame of full segments, which converts frames to window bytes. */
+/* Payload of a received frame if all segments are full-sized; converts frames to window bytes. */
 static uint32_t tcp_rcv_bytes_per_frame(const struct tcp *tcp, uint32_t mtu_bytes,
 					uint32_t mss_bytes)
 {
@@ -278,10 +278,11 @@ void tcp_conn_secrets(struct harp_conn *conn)
 	struct flow_key key = conn_flow_key(conn);
 	uint64_t hash = siphash24(&conn->tcp->isn_secret, &key, sizeof(key));
 
-	/* RFC 6528: ISN = M + F(localip, localport, remoteip, remoteport, secretkey); M ticks every
-	 * 4 us. */
+	/* RFC 6528 section 3: ISN = M + F(localip, localport, remoteip, remoteport, secretkey); M
+	 * ticks every 4 us. */
 	tcp_conn_iss(conn, (uint32_t)(conn->tcp->now_ns >> 12) + (uint32_t)hash);
-	/* A fixed offset per 4-tuple: a later incarnation's timestamps are greater (RFC 6191). */
+	/* The offset of a 4-tuple is constant, so a later incarnation has greater timestamps (RFC
+	 * 6191). */
 	conn->ts.offset = (uint32_t)(hash >> 32);
 }
 
@@ -306,8 +307,8 @@ void tcp_conn_iss_beyond(struct harp_conn *conn, uint32_t old_nxt_seq)
 void tcp_conn_event(struct harp_conn *conn, uint32_t events)
 {
 	conn->events |= events;
-	/* Before accept() the application does not know the connection; accept delivers pending
-	 * events. */
+	/* Before accept() the application does not know the connection; harp_tcp_accept() delivers
+	 * its events. */
 	if (conn->on_list.event || !(conn->flags & CONN_HANDLE) || conn->listener)
 		return;
 	TAILQ_INSERT_TAIL(&conn->tcp->events, conn, link.event);
@@ -333,14 +334,14 @@ void tcp_conn_established(struct harp_conn *conn)
 		conn->flags |= CONN_HANDLE; /* held by the accept queue, later by the application */
 	}
 	if (conn->flags & CONN_FIN_WANTED) {
-		/* Closed while connecting: RFC 9293 3.10.4, SYN-RECEIVED: queue the FIN. */
+		/* Closed in SYN-RECEIVED: queue the FIN (RFC 9293 section 3.10.4). */
 		tcp_tx_ready(conn);
 	}
 	tcp_conn_event(conn, HARP_EVENT_CONNECTED | HARP_EVENT_WRITABLE);
 }
 
-/* A limit, as Linux's tcp_max_tw_buckets. The next connection from that port has greater
- * timestamps, so PAWS separates the two. */
+/* The limit resembles Linux's tcp_max_tw_buckets. If a connection reuses the port early, its
+ * timestamps are greater, and PAWS rejects segments of the old one. */
 void tcp_time_wait_add(struct harp_conn *conn)
 {
 	struct tcp *tcp = conn->tcp;
@@ -355,7 +356,7 @@ void tcp_time_wait_add(struct harp_conn *conn)
 	if (++tcp->time_wait_opened_count <= TCP_TIME_WAIT_PORTS_MAX)
 		return;
 	oldest = TAILQ_FIRST(&tcp->time_wait_opened);
-	if (oldest->flags & CONN_ACK_PENDING) /* an ACK of the peer's FIN */
+	if (oldest->flags & CONN_ACK_PENDING) /* acknowledges the peer's FIN */
 		(void)tcp_out_ack(oldest);
 	tcp_conn_die(oldest, 0);
 }
@@ -386,7 +387,6 @@ void tcp_enter_time_wait(struct harp_conn *conn)
 	tcp_timer_life(conn, TCP_TIME_WAIT_NS);
 	if (!(conn->flags & CONN_HANDLE))
 		tcp_time_wait_add(conn);
-	/* Now the application receives the end. */
 	tcp_conn_event(conn, HARP_EVENT_CLOSED);
 }
 
@@ -425,9 +425,9 @@ void tcp_conn_die(struct harp_conn *conn, int error)
 
 void tcp_conn_reset(struct harp_conn *conn, int error)
 {
-	/* RFC 9293 3.10.5: RST from SYN-RECEIVED, ESTABLISHED, FIN-WAIT-1/2 and CLOSE-WAIT. CLOSING
-	 * and LAST-ACK send one, too, beyond the RFC, because the peer may wait for data that is
-	 * now lost. */
+	/* RFC 9293 section 3.10.5 sends an RST from SYN-RECEIVED, ESTABLISHED, FIN-WAIT-1/2 and
+	 * CLOSE-WAIT. This code sends one from CLOSING and LAST-ACK, too, because the peer may wait
+	 * for data that is now lost. */
 	if (conn->state >= HARP_TCP_SYN_RECEIVED && conn->state != HARP_TCP_TIME_WAIT &&
 	    conn->state != HARP_TCP_CLOSED)
 		(void)tcp_out_rst(conn);

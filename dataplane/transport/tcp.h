@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp.h - TCP: internal interface of the layer's files. The connection is in tcp_conn.h, its send
- * queue in tcp_sndq.h.
+ * tcp.h - TCP: internal interface of the layer's files. tcp_conn.h declares the connection,
+ * tcp_sndq.h its send queue.
  *
  *	tcp.c          lifecycle: slots, state transitions, termination
  *	tcp_in.c       segment arrival: RFC 9293 section 3.10.7 in its order
@@ -12,7 +12,7 @@
  *	tcp_cookie.c   SYN cookies when the backlog is full
  *	tcp_ack.c      effects of an acceptable ACK: queue, RTT, window
  *	tcp_reass.c    received payload: in order to the receive queue, else the reassembly list
- *	tcp_window.c   the advertised window, and receivers for which the pool has no frames
+ *	tcp_window.c   the advertised window, and receivers under memory pressure
  *	tcp_budget.c   frames that a connection may hold; autotuning
  *	tcp_delack.c   delayed ACKs
  *	tcp_tx.c       the transmit phase: chooses connections and data
@@ -20,7 +20,7 @@
  *	tcp_gso.c      several segments as one packet that the NIC segments (TSO)
  *	tcp_sndq.c     the send queue: bytes and frames become segments
  *	tcp_resegment.c segments split, trimmed, joined or copied
- *	tcp_external.c the send queue of the application's memory, in place
+ *	tcp_external.c segments that refer to the application's memory (zero copy)
  *	tcp_sack.c     the sender's scoreboard from SACK blocks (RFC 2018, 2883)
  *	tcp_sackout.c  the receiver's SACK blocks
  *	tcp_rack.c     loss detection and the tail loss probe (RFC 8985)
@@ -63,33 +63,33 @@ enum tcp_flag {
 #define TCP_DUPACK_THRESHOLD 3u /* RFC 5681 section 3.2 */
 /* acknowledge after at most this many full-sized segments */
 #define TCP_ACK_EVERY_SEGMENTS 16u
-#define TCP_ACK_BURST_BYTES 131072u /* or after this much of one burst, which ends soon */
-/* consecutive in-order segments that make a stream, whose ACKs may be delayed longer */
+#define TCP_ACK_BURST_BYTES 131072u /* or after this much of one burst */
+/* after this many consecutive in-order segments, ACKs may be delayed longer */
 #define TCP_BULK_SEGMENTS 64u
 #define TCP_ACK_HOLD_NS 10000u      /* the time of a few segments */
 #define TCP_ACK_HOLD_BULK_NS 40000u /* one hundredth of the minimum RTO */
 /* wait for a second segment: RFC 5681 section 4.2 allows 500 ms */
 #define TCP_ACK_HOLD_SLOW_NS_MAX 5000000u
-#define TCP_ACKS_HELD_MAX 64u       /* delayed ACKs of a stack at a time, which each poll visits */
+#define TCP_ACKS_HELD_MAX 64u       /* delayed ACKs of a stack; each poll visits all of them */
 #define TCP_TX_QUOTA_SEGMENTS 16u   /* sent by one connection before the next one is served */
 #define TCP_PACE_BURST_NS 250000ull /* burst of a paced connection, at its rate */
 
-#define TCP_COOKIES_USED 1024u /* remembered, so that each is accepted only once */
+#define TCP_COOKIES_USED 1024u /* accepted cookies to remember, because each is valid once */
 
 #define TCP_NS_PER_S 1000000000ull
 #define TCP_NS_PER_MS 1000000ull
 /*
- * RFC 6298 (2.4) rounds the RTO up to 1 second, for lack of precise clocks and path knowledge. HARP
- * has both, like other data center stacks. 5 ms is some hundred round trips of a rack.
+ * RFC 6298 (2.4) rounds the RTO up to 1 second, to avoid spurious retransmissions on the Internet.
+ * Like other data center stacks, HARP uses less: 5 ms is about a hundred round trips of a rack.
  */
 #define TCP_RTO_NS_MIN (5 * TCP_NS_PER_MS)
 #define TCP_RTO_NS_MAX (60 * TCP_NS_PER_S)    /* RFC 6298 (2.5) */
 #define TCP_RTO_NS_INITIAL (1 * TCP_NS_PER_S) /* (2.1); harp_tcp_options.initial_rto_ns */
 #define TCP_TIME_WAIT_NS (60 * TCP_NS_PER_S)  /* 2 MSL with an MSL of 30 s, as Linux */
-/* TIME-WAIT connections that we opened. Each occupies a port, which may cost the host a file
- * descriptor. */
+/* maximum of TIME-WAIT connections that we opened: each occupies a port, which may cost the host a
+ * file descriptor */
 #define TCP_TIME_WAIT_PORTS_MAX 16u
-/* after the application's close, with a silent peer */
+/* after the application's close, if the peer is silent */
 #define TCP_FIN_WAIT_2_NS (60 * TCP_NS_PER_S)
 #define TCP_CHALLENGE_ACKS_PER_S 10u         /* per connection: RFC 5961 section 7 */
 #define TCP_CHALLENGE_ACKS_PER_S_STACK 1000u /* for the whole stack: see tcp_check.c */
@@ -103,7 +103,7 @@ struct harp_listener {
 	struct harp_endpoint local;
 	struct harp_tcp_options options;
 	uint32_t embryonic_count, accept_count;
-	uint64_t cookie_until_ns;      /* until then, ACKs of our SYN cookies may arrive */
+	uint64_t cookie_until_ns;      /* expiry of the last SYN cookie sent */
 	struct conn_list embryonic;    /* SYN-RECEIVED, oldest first */
 	struct conn_list accept_queue; /* established, not yet accepted */
 };
@@ -137,9 +137,9 @@ struct tcp {
 	uint32_t resolved_seen; /* eth->resolved_generation at the last wakeup of tx_unresolved */
 	uint32_t tx_frags_max;  /* frames of one segment */
 	bool csum_offload;      /* the NIC computes checksums */
-	uint32_t shared_frames; /* of the pool, beyond the fill ring */
-	uint32_t pool_high_frames; /* more free frames than any tcp_pool_floor_*() requires */
-	/* payload bytes that the NIC puts into one received frame */
+	uint32_t shared_frames; /* of the pool, without those for the fill ring */
+	uint32_t pool_high_frames; /* more than the result of any tcp_pool_floor_*() */
+	/* maximum bytes of a packet that the NIC writes into one frame */
 	uint32_t rx_payload_frame_bytes;
 	struct flow_table flows;
 	struct port_table ports;
@@ -148,14 +148,13 @@ struct tcp {
 	uint32_t cookies_used[TCP_COOKIES_USED];
 	void *conns_memory;
 	struct harp_conn *conns; /* inside conns_memory, aligned */
-	/* conns has another slot, which is never assigned: see tcp_cookie.c */
-	uint32_t max_conns;
-	uint32_t conns_high; /* later slots were never used and are zero */
+	uint32_t max_conns;      /* conns[max_conns] is scratch memory of tcp_cookie.c */
+	uint32_t conns_high;     /* later slots were never used and are zero */
 	uint64_t conn_serial;
 	struct harp_page_histogram *rtt_histogram; /* NULL: not recorded */
 	uint32_t embryonic_count;
 	struct conn_list free_conns;
-	/* TIME-WAIT connections that the application has closed, too; reclaimable. */
+	/* TIME-WAIT connections that the application has closed; their slots may be reclaimed */
 	struct conn_list time_wait;        /* opened by the peer */
 	struct conn_list time_wait_opened; /* opened by us */
 	uint32_t time_wait_opened_count;
@@ -199,20 +198,20 @@ struct tcp_segment {
 /* Results of an ACK, collected by tcp_ack.c, tcp_sack.c and tcp_rack.c. */
 struct tcp_ack {
 	uint32_t ack;             /* SEG.ACK */
-	uint32_t acked_bytes;     /* by which it moved SND.UNA */
-	uint32_t delivered_bytes; /* newly delivered, cumulatively or by SACK */
-	/* before this ACK: bytes outstanding, minus those that had left the network */
+	uint32_t acked_bytes;     /* newly acknowledged: it moved SND.UNA by this */
+	uint32_t delivered_bytes; /* newly acknowledged or SACKed */
+	/* before this ACK: outstanding, without bytes that had already left the network */
 	uint32_t flight_bytes;
 	uint32_t fack_seq; /* before this ACK: the highest delivered sequence number */
-	/* send time of the newest delivered segment that was sent once; 0: none */
+	/* send time of the newest delivered segment that was not retransmitted; 0: none */
 	uint64_t sent_ns;
 	uint64_t rtt_ns; /* RTT sample from sent_ns */
 	bool original;   /* delivered a segment sent before the timeout and not retransmitted */
-	bool dup;        /* a duplicate ACK by RFC 5681 */
+	bool dup;        /* a duplicate ACK by RFC 5681 section 2 */
 	bool dsack;      /* reports a duplicate (RFC 2883) */
-	bool dsack_tlp;  /* that of the tail loss probe */
-	bool undo;       /* the last DSACK that undo waits for */
-	bool sack;       /* it has SACK blocks */
+	bool dsack_tlp;  /* reports the tail loss probe as a duplicate */
+	bool undo;       /* every retransmission of the episode was reported as a duplicate */
+	bool sack;       /* has SACK blocks */
 	bool lost;       /* segments were marked lost */
 };
 
@@ -221,12 +220,12 @@ static inline uint32_t tcp_mss_bytes_default(const struct harp_addr *peer)
 {
 	return harp_addr_is_v4(peer) ? TCP_MSS_BYTES_DEFAULT_V4 : TCP_MSS_BYTES_DEFAULT_V6;
 }
-/* The MSS option that the link's MTU allows: RFC 6691 counts no IP or TCP options. */
+/* The MSS option that the link's MTU allows, without IP and TCP options (RFC 6691 section 2). */
 static inline uint32_t conn_link_mss_bytes(const struct harp_conn *conn)
 {
 	return conn->path.mtu_bytes - TCP_HEADER_BYTES - ip_header_bytes(&conn->path.dst);
 }
-/* The window that a SYN of ours offers: never scaled (RFC 7323 section 2.2). */
+/* The window field of our SYN, which is never scaled (RFC 7323 section 2.2). */
 static inline uint32_t conn_syn_wnd_bytes(const struct harp_conn *conn)
 {
 	uint32_t wnd = conn_rcv_wnd_bytes_max(conn);
@@ -239,11 +238,12 @@ static inline void conn_note_received(struct harp_conn *conn)
 	conn->last_rcv_ns = conn->tcp->now_ns;
 	conn->keepalive_probes_out = 0;
 }
-/* Our timestamp clock with this connection's offset. */
+/* The current TSval of this connection. */
 static inline uint32_t conn_tsval(const struct harp_conn *conn)
 {
 	return conn->tcp->now_ms + conn->ts.offset;
 }
+
 /* ---- tcp.c ---- */
 int tcp_init(struct tcp *tcp, struct ip *ip, struct wheel *wheel, struct rng *rng,
 	     struct harp_stats *stats, const struct harp_stack_options *opt,
@@ -256,22 +256,23 @@ static inline bool tcp_has_slot(const struct tcp *tcp)
 	return !TAILQ_EMPTY(&tcp->free_conns) || tcp->conns_high < tcp->max_conns ||
 	       !TAILQ_EMPTY(&tcp->time_wait) || !TAILQ_EMPTY(&tcp->time_wait_opened);
 }
-/* Copies options, without the effects of a change. */
+/* Stores the options; does not act on changes. */
 void tcp_conn_options(struct harp_conn *conn, const struct harp_tcp_options *opt);
-/* Returns a closed slot with options applied; reclaims TIME-WAIT if none is free. NULL:
- * !tcp_has_slot(). */
+/* Returns a CLOSED connection with these options; reclaims one in TIME-WAIT if no slot is free.
+ * NULL: !tcp_has_slot(). */
 struct harp_conn *tcp_conn_alloc(struct tcp *tcp, const struct harp_tcp_options *opt);
-/* Resets to the initial state with options applied. */
+/* Resets to the initial state with these options. */
 void tcp_conn_blank(struct harp_conn *conn, const struct harp_tcp_options *opt);
-/* Frees the slot of a CLOSED connection without handle, listener or flow. */
+/* Frees the slot of a CLOSED connection that has no handle, listener or flow. */
 void tcp_conn_free(struct harp_conn *conn);
-/* Enters the connection, which has its 4-tuple and port, into the flow table. */
+/* Calls tcp_conn_begin() and enters the connection, which has acquired its port, into the flow
+ * table. */
 void tcp_conn_bind(struct harp_conn *conn);
-/* As tcp_conn_bind(), without the flow table. */
+/* Initializes what depends on the 4-tuple and the path. */
 void tcp_conn_begin(struct harp_conn *conn);
-/* Before negotiation: sets the window scale of our SYN. */
+/* Clears the negotiated options and sets the window scale of our SYN. */
 void tcp_conn_offer(struct harp_conn *conn);
-/* RFC 6528: a clock plus a keyed hash of the 4-tuple; and the timestamp offset (RFC 7323 5.4). */
+/* Sets the ISN (RFC 6528) and the timestamp offset (RFC 7323 section 5.4) from keyed hashes. */
 void tcp_conn_secrets(struct harp_conn *conn);
 /* Sets the initial sequence number, before anything is sent. */
 void tcp_conn_iss(struct harp_conn *conn, uint32_t iss_seq);
@@ -279,10 +280,10 @@ void tcp_conn_iss(struct harp_conn *conn, uint32_t iss_seq);
 void tcp_conn_iss_beyond(struct harp_conn *conn, uint32_t old_nxt_seq);
 void tcp_state_set(struct harp_conn *conn, enum harp_tcp_state state);
 void tcp_conn_event(struct harp_conn *conn, uint32_t events);
-/* Terminates: stops timers, removes the flow, frees segments. error: 0 or -errno. Frees the slot if
- * no handle exists. */
+/* Terminates the connection: stops timers, removes the flow, frees segments. error: 0 or -errno.
+ * Frees the slot if no handle exists. */
 void tcp_conn_die(struct harp_conn *conn, int error);
-/* As tcp_conn_die(), and sends an RST in states in which the peer may still listen. */
+/* As tcp_conn_die(), and sends an RST in states in which the peer may still have the connection. */
 void tcp_conn_reset(struct harp_conn *conn, int error);
 void tcp_enter_time_wait(struct harp_conn *conn);
 /* Adds a TIME-WAIT connection that the application has closed. Above the limit, ends the oldest one
@@ -293,8 +294,8 @@ void tcp_conn_established(struct harp_conn *conn);
 
 /* ---- tcp_in.c ---- */
 struct tcp_gro; /* tcp_gro.h */
-/* Processes the packet gro->in. If gro->head is set and the fast path takes the packet, starts a
- * GRO batch. */
+/* Processes the packet gro->in. Starts a GRO batch if gro->head is set and the fast path takes the
+ * packet. */
 enum tcp_verdict tcp_input(struct tcp *tcp, struct tcp_gro *gro);
 bool tcp_checksum_valid(struct tcp *tcp, const struct packet_in *in);
 
@@ -318,20 +319,20 @@ static inline bool tcp_check_echo(const struct harp_conn *conn, const struct tcp
 }
 /* Updates TS.Recent from an acceptable segment. */
 void tcp_check_take_timestamp(struct harp_conn *conn, const struct tcp_segment *seg);
-/* RFC 6191 section 2, RFC 9293 3.10.7.4: true if a new SYN may replace a connection in
- * TIME-WAIT. */
+/* True if a new SYN may replace a connection in TIME-WAIT (RFC 6191 section 2, RFC 9293 section
+ * 3.10.7.4). */
 bool tcp_check_time_wait_reuse(const struct harp_conn *conn, const struct tcp_segment *seg);
 
 /* ---- tcp_mtu.c: ICMP errors ---- */
-/* An ICMP error quoted a segment of this flow (RFC 5927: quoted_seq is checked).
- * kind: -ECONNREFUSED, -EHOSTUNREACH..., or -EMSGSIZE with mtu_bytes. */
+/* Processes an ICMP error that quotes a segment of this flow. kind: -ECONNREFUSED, -EHOSTUNREACH,
+ * or -EMSGSIZE with mtu_bytes. */
 void tcp_icmp_error(struct tcp *tcp, const struct flow_key *key, uint32_t quoted_seq, int kind,
 		    uint32_t mtu_bytes);
 
 /* ---- tcp_listen.c ---- */
 struct harp_listener *tcp_listener_find(struct tcp *tcp, const struct harp_addr *addr,
 					uint16_t port);
-/* True if as many connections as the backlog allows wait for accept: SYNs are dropped. */
+/* True if the accept queue is full: SYNs are dropped. */
 bool tcp_listen_is_full(const struct harp_listener *l);
 /* TCP_PASS: the ACK carried a valid cookie, and the new connection can process it. */
 enum tcp_verdict tcp_listen_input(struct harp_listener *l, const struct tcp_segment *seg);
@@ -352,21 +353,21 @@ void tcp_cookie_answer(struct harp_listener *l, const struct tcp_segment *syn);
 bool tcp_cookie_accept(struct harp_listener *l, const struct tcp_segment *ack);
 
 /* ---- tcp_ack.c ---- */
-/* After the application got -EAGAIN: sets WRITABLE when a quarter of its budget is free and half of
- * the unsent limit has been sent, not at every frame. */
+/* After the application got -EAGAIN: reports WRITABLE once a quarter of its budget is free and at
+ * most half of the unsent limit is queued. */
 void tcp_ack_writable(struct harp_conn *conn);
-/* Processes an acceptable ACK on the fast path: moves SND.UNA to ack, in (SND.UNA, SND.NXT], when
- * nothing is marked or in recovery. */
+/* Processes an ACK on the fast path: moves SND.UNA to ack, which is in (SND.UNA, SND.NXT]. Requires
+ * !loss_open. */
 void tcp_ack_new(struct harp_conn *conn, uint32_t ack);
 /* Processes any acceptable ACK. */
 void tcp_ack_in(struct harp_conn *conn, const struct tcp_segment *seg);
 void tcp_window_update(struct harp_conn *conn, const struct tcp_segment *seg);
-/* Forward progress: confirms the next hop's neighbor entry (RFC 4861 section 7.3.1). */
+/* Confirms the next hop's neighbor entry after forward progress (RFC 4861 section 7.3.1). */
 void tcp_ack_progress(struct harp_conn *conn);
 
 /* ---- tcp_reass.c ---- */
-/* Processes the payload of an acceptable segment. The caller keeps the frames if the verdict is
- * DONE or DROP. */
+/* Processes the payload of an acceptable segment. The caller releases the frames unless the verdict
+ * is TCP_KEPT. */
 enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *seg);
 void tcp_reass_purge(struct harp_conn *conn);
 void tcp_rcvq_purge(struct harp_conn *conn);
@@ -374,16 +375,17 @@ void tcp_rcvq_purge(struct harp_conn *conn);
 void tcp_rcvq_discard(struct harp_conn *conn);
 
 /* ---- tcp_window.c ---- */
-/* Frames were released: advertises a larger window if the increase is worth a segment. */
+/* After frames were released: requests an ACK if the window can grow enough to be worth one. */
 void tcp_window_reopen(struct harp_conn *conn);
-/* The right edge that the budget permits; never left of the advertised one. */
+/* Returns the right edge that the budget permits, never left of the advertised one. */
 uint32_t tcp_window_edge(const struct harp_conn *conn);
 
 /* ---- tcp_budget.c ---- */
 /*
  * Free frames that must remain in the pool when this connection takes another frame for
  * transmission or reception: the fill ring's shortfall, a reserve for control packets, and the
- * unused part of the other direction's quarter (unless the connection has hardly any).
+ * unused part of the other direction's quarter (unless the connection holds fewer than
+ * TCP_FRAMES_BUDGET_MIN frames).
  */
 uint32_t tcp_pool_floor_tx(const struct harp_conn *conn);
 uint32_t tcp_pool_floor_rx(const struct harp_conn *conn);
@@ -406,61 +408,60 @@ void tcp_budget_tune_tx(struct harp_conn *conn);
 /* Resets a grown receive budget. */
 void tcp_budget_release(struct harp_conn *conn);
 
-/* tcp_window.c: memory pressure. */
-/* In-order data was refused because the pool is short. True: for so long that the window must be
- * closed. */
+/* ---- tcp_window.c: memory pressure ---- */
+/* In-order data was refused because the pool has no frames. True if that has lasted so long that
+ * the window must be closed. */
 bool tcp_pressure_refused(struct harp_conn *conn);
 void tcp_pressure_end(struct harp_conn *conn);
-/* True for one connection at a time, in a transmit phase: it may take all free frames. */
+/* True if the pressure on a connection has ended. tcp_pressure_serve() reopens the window of one
+ * such connection per transmit phase, because it may take all free frames. */
 bool tcp_pressure_may_serve(const struct tcp *tcp);
 void tcp_pressure_serve(struct tcp *tcp);
 
 /* ---- tcp_delack.c ---- */
-/* Requests an ACK; now: it may not wait for the next poll. */
+/* Requests an ACK; now: it must be sent in the next transmit phase. */
 void tcp_delack_request(struct harp_conn *conn, bool now);
 /* Decides when to acknowledge len in-order bytes of a segment, now in the receive queue. */
 void tcp_delack_received(struct harp_conn *conn, const struct tcp_segment *seg, uint32_t len);
-/* Sends the ACKs that are due: immediate ones, those for two full-sized segments, those pending
- * since an earlier poll, and those whose delay is over. Returns their number. */
+/* Sends the ACKs that are due and returns their number. */
 unsigned tcp_delack_phase(struct tcp *tcp);
 /* Returns when the next pending ACK is due. */
 uint64_t tcp_delack_next_ns(const struct tcp *tcp);
 
 /* ---- tcp_out.c ---- */
-/* Header state shared with the next segment of the same burst, if that is as long: their headers
+/* Header state for the next segment of the same burst. If both are equally long, their headers
  * differ only in sequence number and checksum. */
 struct tcp_burst {
 	const uint8_t *head;   /* TCP header of the previous segment */
 	uint32_t header_bytes; /* including options; 0: none */
 	uint32_t bytes;        /* payload bytes */
-	uint32_t sum;          /* checksum of the invariant part */
+	uint32_t sum;          /* partial checksum of the parts that do not change */
 	uint32_t desc_flags;   /* HARP_DESC_TX_* */
 };
 
-/* Sends one segment, or several as one TSO packet, from seq on. 0, -EAGAIN (next hop unresolved),
- * -ENOBUFS (NIC full), or -errno of ip_path_check(). burst may be NULL; receives the header state
- * for tcp_out_next(). */
+/* Sends one segment, or several as one TSO packet, starting at seq. 0, -EAGAIN (next hop
+ * unresolved), -ENOBUFS (NIC full), or -errno of ip_path_check(). burst (may be NULL) receives the
+ * header state for tcp_out_next(). */
 int tcp_out_segments(struct harp_conn *conn, const struct tcp_gso *gso, uint32_t seq, uint8_t flags,
 		     struct tcp_burst *burst);
-/* Sends seg, which is new and as long as burst requires, with the headers of the previous segment:
- * 0 or -ENOBUFS. */
+/* Sends seg, which is new and burst->bytes long, with the headers of the previous segment. 0 or
+ * -ENOBUFS. */
 int tcp_out_next(struct harp_conn *conn, struct tcp_burst *burst, struct frame *seg);
-int tcp_out_syn(struct harp_conn *conn);   /* SYN or SYN-ACK, by the state */
+int tcp_out_syn(struct harp_conn *conn);   /* SYN, or SYN-ACK in SYN-RECEIVED */
 int tcp_out_ack(struct harp_conn *conn);   /* a pure ACK, at once */
 int tcp_out_probe(struct harp_conn *conn); /* SEG.SEQ = SND.UNA - 1, no data */
 int tcp_out_rst(struct harp_conn *conn);
-/* RFC 9293 3.10.7.1: the RST in response to a segment without connection. */
+/* Sends the RST in response to a segment without connection (RFC 9293 section 3.10.7.1). */
 void tcp_out_rst_reply(struct tcp *tcp, const struct tcp_segment *seg);
 /* Clears the pending ACK: a segment has carried it. */
 void tcp_out_acked(struct harp_conn *conn);
 
 /* ---- tcp_tx.c ---- */
-void tcp_tx_ready(struct harp_conn *conn);  /* at the next phase */
+void tcp_tx_ready(struct harp_conn *conn);  /* the next transmit phase serves it */
 void tcp_tx_unlist(struct harp_conn *conn); /* removes the connection from every transmit list */
 /* The transmit phase: data of ready connections, then ACKs. Returns the number of segments. */
 unsigned tcp_tx_phase(struct tcp *tcp);
-/* When the transmit phase must run next: now, when the earliest delayed ACK is due, or
- * TCP_NEVER_NS. */
+/* When the transmit phase must run next; TCP_NEVER_NS: nothing waits for it. */
 uint64_t tcp_tx_next_ns(const struct tcp *tcp);
 
 /* ---- tcp_sack.c ---- */
@@ -477,23 +478,23 @@ void tcp_sack_mark_lost(struct harp_conn *conn, struct frame *seg);
 void tcp_sack_unmark_lost(struct harp_conn *conn, struct frame *seg);
 /* The peer reneged (RFC 2018 section 8): clears all SACK marks. */
 void tcp_sack_forget(struct harp_conn *conn);
-/* Counts segments in flight: those marked lost, and retransmitted ones neither lost nor SACKed.
- * Walks the queue if there are any. */
+/* Counts outstanding segments that are marked lost, and retransmitted ones that are neither lost
+ * nor SACKed. Walks the queue if there may be any. */
 struct tcp_marks {
 	uint32_t lost_segs, retrans_segs;
 };
 struct tcp_marks tcp_sack_marks(const struct harp_conn *conn);
-/* For assert(): true if the sums match the queue. */
+/* For assert(): true if sacked_bytes, sacked_segs and lost_bytes match the queue. */
 bool tcp_sack_sums_valid(const struct harp_conn *conn);
 
 /* ---- tcp_sackout.c ---- */
-/* [start, end) was added to the reassembly list. */
+/* [start_seq, end_seq) was added to the reassembly list. */
 void tcp_sackout_kept(struct harp_conn *conn, uint32_t start_seq, uint32_t end_seq);
 /* RCV.NXT moved. */
 void tcp_sackout_advance(struct harp_conn *conn);
-/* Out-of-order data from seq on was discarded. */
+/* Out-of-order data at and after seq was discarded. */
 void tcp_sackout_evicted(struct harp_conn *conn, uint32_t seq);
-/* [start, end) arrived again: the next ACK reports it (RFC 2883). */
+/* [start_seq, end_seq) is duplicate data: the next ACK reports it (RFC 2883). */
 void tcp_sackout_duplicate(struct harp_conn *conn, uint32_t start_seq, uint32_t end_seq);
 /* Fills in SACK blocks for an ACK with room_bytes of option space; returns their number. */
 uint32_t tcp_sackout_blocks(const struct harp_conn *conn, uint32_t room_bytes,
@@ -505,7 +506,7 @@ void tcp_rack_delivered(struct harp_conn *conn, const struct frame *seg, struct 
 void tcp_rack_resent(struct harp_conn *conn, const struct frame *seg);
 /* Adapts the reordering window after an ACK or at the end of recovery. */
 void tcp_rack_adapt(struct harp_conn *conn, bool dsack, bool recovered);
-/* Marks segments that now count as lost and sets the reordering timer; true if it marked any. */
+/* Marks segments as lost and sets the reordering timer; true if it marked any. */
 bool tcp_rack_detect(struct harp_conn *conn);
 /* Restarts detection for all segments in flight. */
 void tcp_rack_restart(struct harp_conn *conn);
@@ -514,15 +515,15 @@ uint64_t tcp_rack_window_ns(const struct harp_conn *conn);
 void tcp_rack_timeout(struct harp_conn *conn);
 /* deadline.probe_ns has expired. */
 void tcp_rack_probe_timeout(struct harp_conn *conn);
-/* Returns the probe to send: a new segment, or the last one again; NULL: no longer needed. */
+/* Returns the segment to send as probe: a new one, or the last one sent. NULL: none is needed. */
 struct frame *tcp_rack_probe(struct harp_conn *conn);
-void tcp_rack_probed(struct harp_conn *conn, bool again);
-/* RFC 8985 section 7.4.2. True: the probe repaired a loss. */
+void tcp_rack_probed(struct harp_conn *conn, bool is_retrans);
+/* True if the probe repaired a loss (RFC 8985 section 7.4.2). */
 bool tcp_rack_probe_acked(struct harp_conn *conn, const struct tcp_ack *a);
 
 /* ---- tcp_dupack.c ---- */
-/* Without SACK: processes a duplicate ACK, or an ACK that moved SND.UNA. Either may mark segments
- * lost. */
+/* For peers without SACK: tcp_dupack_count() processes a duplicate ACK, tcp_dupack_advance() an ACK
+ * that moved SND.UNA. Both may mark segments lost. */
 void tcp_dupack_count(struct harp_conn *conn, struct tcp_ack *a);
 void tcp_dupack_advance(struct harp_conn *conn, struct tcp_ack *a);
 /* Clears the duplicate ACK count. */
@@ -541,13 +542,13 @@ void tcp_loss_undo_end(struct harp_conn *conn);
 void tcp_loss_ecn(struct harp_conn *conn);
 /* RFC 6675's pipe: bytes estimated to be in flight. */
 uint32_t tcp_loss_pipe_bytes(const struct harp_conn *conn);
-/* The segment to retransmit now; NULL: none. */
+/* Returns the segment to retransmit now; NULL: none. */
 struct frame *tcp_loss_next(struct harp_conn *conn);
-/* A segment was sent (again: retransmitted). */
-void tcp_loss_sent(struct harp_conn *conn, struct frame *seg, bool again);
+/* A segment was sent or retransmitted. */
+void tcp_loss_sent(struct harp_conn *conn, struct frame *seg, bool is_retrans);
 
 /* ---- tcp_ecn.c ---- */
-/* TCP_ECE and TCP_CWR for an outgoing SYN, or SYN-ACK (reply). */
+/* Returns TCP_ECE and TCP_CWR for an outgoing SYN, or for a SYN-ACK (reply). */
 uint8_t tcp_ecn_syn_out(struct harp_conn *conn, bool reply);
 /* Negotiates ECN from the peer's SYN or SYN-ACK. */
 void tcp_ecn_syn_in(struct harp_conn *conn, uint8_t flags);
@@ -557,9 +558,9 @@ void tcp_ecn_syn_again(struct harp_conn *conn, uint8_t flags);
  * header. */
 uint8_t tcp_ecn_out(const struct harp_conn *conn, const struct frame *f, uint32_t payload_len,
 		    uint8_t *flags);
-/* Payload in the window, before it is queued. */
+/* Processes the ECN bits of acceptable payload before it is queued. */
 void tcp_ecn_data_in(struct harp_conn *conn, const struct tcp_segment *seg);
-/* ECE on an acceptable ACK, after the ACK was processed. */
+/* Processes the ECE of an acceptable ACK, after the ACK itself. */
 void tcp_ecn_echo_in(struct harp_conn *conn);
 /* The window was reduced for any reason. */
 void tcp_ecn_reduced(struct harp_conn *conn);
@@ -574,8 +575,7 @@ void tcp_cc_change(struct harp_conn *conn, uint32_t congestion, uint32_t fixed_w
 void tcp_cc_begin(struct harp_conn *conn);   /* on reaching ESTABLISHED */
 void tcp_cc_restart(struct harp_conn *conn); /* before sending after idle */
 void tcp_cc_pace(struct harp_conn *conn);    /* the window or the RTT changed */
-/* Paced connections: true if `bytes` of new data may be sent now; otherwise sets the pacing
- * timer. */
+/* True if pacing allows `bytes` of new data now; otherwise sets the pacing timer. */
 bool tcp_cc_pace_admits(struct harp_conn *conn, uint32_t bytes);
 
 /* ---- tcp_mtu.c ---- */
@@ -583,19 +583,18 @@ bool tcp_cc_pace_admits(struct harp_conn *conn, uint32_t bytes);
 void tcp_mtu_init(struct harp_conn *conn);
 /* mss_limit_bytes has changed. */
 void tcp_mtu_limit(struct harp_conn *conn);
-/* A segment exceeded the MTU of our own route. False: it was no larger than the route permits. */
+/* ip_output() returned -EMSGSIZE. True if smaller segments may pass. */
 bool tcp_mtu_refused(struct harp_conn *conn);
-/* An ICMP error: the outstanding segment at quoted_seq exceeds mtu_bytes. */
-void tcp_mtu_icmp(struct harp_conn *conn, uint32_t quoted_seq, uint32_t mtu_bytes);
 /* The retransmission timer has expired. */
 void tcp_mtu_timeout(struct harp_conn *conn);
-/* Size of a probe to send now; 0: none. Called before new data is sent, except in MTU_IDLE. */
+/* Returns the size of a probe to send now; 0: none. Called before new data is sent, except in
+ * MTU_IDLE. */
 uint32_t tcp_mtu_probe(struct harp_conn *conn);
 void tcp_mtu_probed(struct harp_conn *conn, const struct frame *seg);
-/* This segment (NULL: any) was lost. True if it was the probe, whose loss is no congestion
+/* Segment seg (NULL: the probe) was lost. True if it was the probe, whose loss is no congestion
  * signal. */
 bool tcp_mtu_probe_lost(struct harp_conn *conn, const struct frame *seg);
-/* Without SACK: true if a probe known to be lost causes the duplicate ACKs. */
+/* For peers without SACK: true if the loss of a probe causes the duplicate ACKs. */
 static inline bool tcp_mtu_explains(const struct harp_conn *conn)
 {
 	return conn->mtu.failed && conn->snd.una_seq == conn->mtu.probe_seq;
@@ -610,13 +609,12 @@ void tcp_timer_acked(struct harp_conn *conn);     /* SND.UNA moved */
 void tcp_timer_handshake(struct harp_conn *conn); /* the SYN or SYN-ACK is acknowledged */
 /* the oldest segment was retransmitted, or a probe sent: restarts the RTO */
 void tcp_timer_resent(struct harp_conn *conn);
-/* A closed window has opened: RTO without backoff, unless the timer expires earlier. */
+/* a closed window has opened: the RTO restarts without backoff, unless it expires earlier */
 void tcp_timer_reopened(struct harp_conn *conn);
 void tcp_timer_loss(struct harp_conn *conn, uint64_t deadline_ns);
 void tcp_timer_blocked(struct harp_conn *conn); /* data waits with nothing in flight */
-void tcp_timer_override(
-	/* data waits with nothing in flight: the window is too small to be worth a segment */
-	struct harp_conn *conn);
+/* the same, because the window is too small to be worth a segment */
+void tcp_timer_override(struct harp_conn *conn);
 void tcp_timer_life(struct harp_conn *conn, uint64_t after_ns);
 /* new data must wait for after_ns */
 void tcp_timer_pace(struct harp_conn *conn, uint64_t after_ns);

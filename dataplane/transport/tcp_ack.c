@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tcp_ack.c - the effects of an acceptable ACK on the send queue, the RTT, the windows, and the
+/* tcp_ack.c - effects of an acceptable ACK on the send queue, the RTT, the windows, and the
  * application. */
 #include "transport/tcp.h"
 
@@ -40,7 +40,7 @@ void tcp_ack_progress(struct harp_conn *conn)
 	neighbor_confirm(tcp->eth, conn->path.neighbor, tcp->now_ns);
 }
 
-/* Reports progress to the neighbor table and to the application. */
+/* After SND.UNA moved: updates pacing, timers, application and neighbor table. */
 static void ack_notify(struct harp_conn *conn)
 {
 	tcp_cc_pace(conn);
@@ -64,16 +64,10 @@ static void ack_round_trip(struct harp_conn *conn, struct tcp_ack *a, bool singl
 	tcp_timer_rtt(conn, a->rtt_ns, single);
 }
 
-/* True if one segment is outstanding. */
-static bool ack_is_single(const struct harp_conn *conn)
-{
-	return conn->sndq.head && conn->sndq.head->next == conn->sndq.unsent;
-}
-
 void tcp_ack_new(struct harp_conn *conn, uint32_t ack)
 {
 	struct tcp_ack a = { .ack = ack, .flight_bytes = conn_flight_bytes(conn) };
-	bool single = ack_is_single(conn);
+	bool single = tcp_sndq_is_single(conn);
 
 	ack_advance(conn, &a);
 	a.delivered_bytes = a.acked_bytes;
@@ -106,7 +100,7 @@ void tcp_ack_in(struct harp_conn *conn, const struct tcp_segment *seg)
 			     .dup = ack_is_duplicate(conn, seg),
 			     .sack = (seg->opt.seen & TCP_OPT_SACK) &&
 				     (conn->options & HARP_TCPI_SACK) };
-	bool single = ack_is_single(conn), advances = seq_gt(seg->ack, conn->snd.una_seq);
+	bool single = tcp_sndq_is_single(conn), advances = seq_gt(seg->ack, conn->snd.una_seq);
 
 	conn->acct.dup_acks_in += a.dup;
 	if (!conn->loss_open && !a.sack && !(a.dup && !(conn->options & HARP_TCPI_SACK))) {
@@ -130,23 +124,23 @@ void tcp_window_update(struct harp_conn *conn, const struct tcp_segment *seg)
 	uint32_t wnd = seg->wnd_field << conn->snd.wscale;
 	bool opened = wnd > conn->snd.wnd_bytes, shut = conn->snd.wnd_bytes == 0;
 
-	/* RFC 9293 3.10.7.4: "If SND.WL1 < SEG.SEQ or (SND.WL1 = SEG.SEQ and SND.WL2 =< SEG.ACK),
-	 * set SND.WND <- SEG.WND, set SND.WL1 <- SEG.SEQ, and set SND.WL2 <- SEG.ACK." Also if the
-	 * ACK is newer than that of the last update, for any SEG.SEQ: a retransmission's ACK moves
-	 * SND.UNA, too, and the old window from there on would exceed the advertised edge. */
+	/* RFC 9293 section 3.10.7.4: "If SND.WL1 < SEG.SEQ or (SND.WL1 = SEG.SEQ and SND.WL2 =<
+	 * SEG.ACK), set SND.WND <- SEG.WND, set SND.WL1 <- SEG.SEQ, and set SND.WL2 <- SEG.ACK."
+	 * This code also accepts a newer ACK with an older SEG.SEQ, as in a retransmission. Such an
+	 * ACK moves SND.UNA, and SND.UNA plus the old window would exceed the advertised edge. */
 	if (!seq_lt(conn->snd.wl1_seq, seg->seq) && !seq_gt(seg->ack, conn->snd.wl2_seq) &&
 	    !(conn->snd.wl1_seq == seg->seq && seq_leq(conn->snd.wl2_seq, seg->ack)))
 		return;
 	conn->snd.wl1_seq = seg->seq;
 	conn->snd.wl2_seq = seg->ack;
 	if (wnd == conn->snd.wnd_bytes)
-		return; /* an ACK that moved SND.UNA has already triggered that */
+		return; /* if SND.UNA moved, ack_notify() has already resumed transmission */
 	conn->snd.wnd_bytes = wnd;
 	if (wnd > conn->snd_wnd_max_bytes)
 		conn->snd_wnd_max_bytes = wnd;
 	if (opened && shut && conn_flight_bytes(conn) > 0 && (conn->flags & CONN_HANDLE)) {
-		/* The peer had shrunk its window, so data beyond the edge was not lost: restarts
-		 * backoff and user timeout. */
+		/* The peer had shrunk its window, so data beyond the edge was not lost. Resets the
+		 * backoff and the user timeout. */
 		conn->progress_ns = conn->tcp->now_ns;
 		tcp_timer_reopened(conn);
 	}

@@ -2,22 +2,22 @@
 /*
  * tcp_budget.c - frames of the pool that a connection may hold, for sending and for receiving.
  *
- * Theory of operation. A budget is either set by the application (harp_tcp_options.rx_frames,
- * tx_frames), or follows the bandwidth-delay product. Budgets are counted in frames, because the
- * pool's frames are the limited resource.
+ * Theory of operation. The application sets a budget (harp_tcp_options.rx_frames, tx_frames), or
+ * the budget follows the bandwidth-delay product. Budgets are counted in frames, because the pool's
+ * frames are the limited resource.
  *
  * Receive budgets follow dynamic right-sizing (Fisk and Feng 2001), as Linux's
  * tcp_rcv_space_adjust() does. Once per round trip the stack counts the bytes that arrived, in
- * order or not (filling a hole does not make the stream faster). The budget becomes twice that, and
- * more while the count grows, so the window never limits slow start. It does not grow while the
+ * order or not, because a filled hole does not mean a faster stream. The budget becomes twice that,
+ * and more while the count grows, so the window never limits slow start. It does not grow while the
  * application leaves half of it unread.
  *
- * Connections with a grown budget are on tcp->grown. The sum of their budgets stays within half of
+ * Connections with a grown budget are on tcp->grown. The sum of their budgets stays near half of
  * the shared frames: a connection gets the frames that the others leave, and at least an equal
  * share. A connection above its share returns frames at its next measurement. The advertised window
- * never shrinks (RFC 9293 section 3.8.6): rx_frames_limit still accepts it, while frames.rx_budget,
- * which sets later windows, decreases at once. A connection that was not measured for
- * BUDGET_IDLE_NS returns its share when another one needs it.
+ * never shrinks (RFC 9293 section 3.8.6): rx_frames_limit still covers it, while frames.rx_budget,
+ * which determines later windows, decreases at once. If a connection needs frames, one that was not
+ * measured for BUDGET_IDLE_NS returns its share.
  *
  * Send budgets are twice the congestion window, as in Linux's tcp_sndbuf_expand(). No connection
  * holds more frames than are still free (dynamic thresholds: Choudhury and Hahne 1998), so n busy
@@ -28,10 +28,10 @@
 #define BUDGET_FRAMES_BASE 256u /* initial and minimum budget when autotuned */
 /* with jumbo frames this is still less than half of the sequence space */
 #define BUDGET_FRAMES_MAX 65536u
-#define BUDGET_FRAMES_SPARE 16u   /* for partial segments, and frames not in flight */
+#define BUDGET_FRAMES_SPARE 16u   /* for partial segments and for frames not in flight */
 #define BUDGET_RESERVE_FRAMES 16u /* for ACKs, RSTs and ARP when data uses everything else */
 #define BUDGET_IDLE_NS TCP_NS_PER_S
-#define BUDGET_INTERVAL_NS_MIN 100000u /* minimum interval: measurements cost instructions */
+#define BUDGET_INTERVAL_NS_MIN 100000u /* between measurements, which cost instructions */
 #define BUDGET_RTT_NS_UNKNOWN (10 * TCP_NS_PER_MS)
 #define BUDGET_RTT_NS_MAX TCP_NS_PER_S
 
@@ -45,9 +45,9 @@ static uint32_t budget_floor(const struct tcp *tcp, uint32_t held, uint64_t othe
 
 	if (io->fill_max > io->fill_held)
 		floor += io->fill_max - io->fill_held;
-	/* Neither direction may starve the other: two stacks whose pools are full of data to send
-	 * would refuse each other's data forever. So each connection may always hold a few frames
-	 * per direction. */
+	/* Two stacks whose pools are full of data to send would refuse each other's data forever.
+	 * So each direction reserves a quarter, and each connection may hold a few frames per
+	 * direction in any case. */
 	if (held >= TCP_FRAMES_BUDGET_MIN && other_held < quarter)
 		floor += quarter - (uint32_t)other_held;
 	return floor;
@@ -126,11 +126,12 @@ void tcp_budget_release(struct harp_conn *conn)
 
 /* Releases the share of the grown connection that was measured longest ago, if that is long
  * enough. */
-static void budget_reclaim(struct tcp *tcp, const struct harp_conn *wants)
+static void budget_reclaim(struct tcp *tcp, const struct harp_conn *requester)
 {
 	struct harp_conn *conn = TAILQ_FIRST(&tcp->grown);
 
-	if (conn && conn != wants && tcp->now_ns - conn->budget.measure_start_ns >= BUDGET_IDLE_NS)
+	if (conn && conn != requester &&
+	    tcp->now_ns - conn->budget.measure_start_ns >= BUDGET_IDLE_NS)
 		tcp_budget_release(conn);
 }
 
@@ -155,15 +156,14 @@ static void budget_grant(struct harp_conn *conn, uint64_t want)
 	budget_set_rx(conn, frames > base ? frames : base);
 	if (frames > base)
 		budget_list(conn);
-	nicio_fill_raise(tcp->io,
-			 tcp->grown_frames); /* senders may fill all these windows at once */
-	if (conn->frames.rx_budget != before)
-		conn->advertised.held_frames =
-			UINT32_MAX; /* the window field follows another budget */
+	/* Senders may fill all these windows at once. */
+	nicio_fill_raise(tcp->io, tcp->grown_frames);
+	if (conn->frames.rx_budget != before) /* the cached window field is outdated */
+		conn->advertised.held_frames = UINT32_MAX;
 }
 
-/* A receiver that never sends data knows only the handshake's round-trip time. Timestamps show a
- * longer one, in milliseconds. */
+/* A receiver that never sends data has measured the round-trip time in the handshake only. If the
+ * round trip is longer now, timestamps show that, in milliseconds. */
 static uint64_t budget_rtt_ns(const struct harp_conn *conn)
 {
 	uint64_t rtt_ns = conn->rtt.srtt_ns ? conn->rtt.srtt_ns : BUDGET_RTT_NS_UNKNOWN, echo_ns;
@@ -182,7 +182,7 @@ void tcp_budget_measure(struct harp_conn *conn)
 	uint64_t received = conn->acct.bytes_received + out_of_order;
 	uint64_t elapsed_ns = conn->tcp->now_ns - conn->budget.measure_start_ns;
 	uint64_t bytes = received - conn->budget.measure_start_bytes,
-		 most = conn->budget.received_bytes_max, want;
+		 max = conn->budget.received_bytes_max, want;
 	uint64_t rtt_ns = budget_rtt_ns(conn);
 
 	if (elapsed_ns < rtt_ns)
@@ -194,10 +194,10 @@ void tcp_budget_measure(struct harp_conn *conn)
 	conn->budget.measure_start_bytes = received;
 	bytes = bytes * rtt_ns / elapsed_ns;
 	want = 2 * bytes;
-	if (bytes > most) {
+	if (bytes > max) {
 		conn->budget.received_bytes_max = bytes;
-		if (most > 0) /* slow start doubles the rate until the next measurement */
-			want += 4 * (bytes - most);
+		if (max > 0) /* slow start doubles the rate until the next measurement */
+			want += 4 * (bytes - max);
 	}
 	/* An application that reads slowly needs no larger window. */
 	if ((conn->frames.rx_held - conn->frames.reass_held) * 2 > conn->frames.rx_budget)
@@ -212,16 +212,16 @@ uint32_t tcp_budget_tx_frames(const struct harp_conn *conn)
 {
 	const struct tcp *tcp = conn->tcp;
 	uint32_t base = budget_clamp(tcp, BUDGET_FRAMES_BASE), floor = tcp_pool_floor_tx(conn);
-	uint32_t frame_bytes = tcp->pool->frame_size - tcp->pool->data_at, most = 0;
+	uint32_t frame_bytes = tcp->pool->frame_size - tcp->pool->data_at, max = 0;
 	uint64_t segments = 2ull * conn->cc.cwnd_bytes / conn->snd.mss_bytes + BUDGET_FRAMES_SPARE;
 	uint64_t want = segments * ((conn->snd.mss_bytes + frame_bytes - 1) / frame_bytes);
 
 	if (!conn->budget.tx_tuned)
 		return conn->frames.tx_budget;
 	if (tcp->pool->free_count > floor)
-		most = budget_clamp(tcp, tcp->pool->free_count - floor);
-	if (want > most)
-		want = most;
+		max = budget_clamp(tcp, tcp->pool->free_count - floor);
+	if (want > max)
+		want = max;
 	if (want < base)
 		want = base;
 	return want > conn->frames.tx_held ? (uint32_t)want : conn->frames.tx_held;
@@ -236,7 +236,6 @@ void tcp_budget_tune_tx(struct harp_conn *conn)
 	nicio_fill_raise(conn->tcp->io, conn->frames.tx_budget);
 }
 
-/* Requested budgets. */
 void tcp_budget_begin(struct harp_conn *conn, uint32_t rx_frames, uint32_t tx_frames)
 {
 	const struct tcp *tcp = conn->tcp;

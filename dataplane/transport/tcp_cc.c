@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_cc.c - selects a connection's congestion controller, and paces its window.
+ * tcp_cc.c - selects a connection's congestion controller, and paces new data.
  *
- * Pacing. A whole window that arrives at a short queue at once overflows it; the same window spread
- * over the round trip does not. New data is therefore paced at 1.2 windows per round trip (2 in
- * slow start, which must double), Linux's rates. They exceed the average rate, so the window
- * remains the limit. A connection may send a burst of TCP_PACE_BURST_NS at its rate, at least its
- * quota of one transmit phase. If the round trip is shorter than CC_PACE_RTT_NS_MIN, the burst is
- * the whole window, and no rate is computed.
+ * Pacing. A window that arrives in one burst overflows a short queue; spread over the round trip it
+ * does not. New data is therefore paced at 1.2 windows per round trip, in slow start at 2, like in
+ * Linux. These rates exceed the average rate, so the window remains the limit. After a pause, a
+ * connection may send TCP_PACE_BURST_NS of its rate at once, and at least the quota of one transmit
+ * phase. If the round trip is shorter than CC_PACE_RTT_NS_MIN, that is the entire window, and no
+ * rate is computed.
  */
 #include "transport/tcp.h"
 
@@ -18,8 +18,8 @@
 
 /* 1.2 windows per round trip and bursts of 250 us: below 300 us the burst is the whole window. */
 #define CC_PACE_RTT_NS_MIN (TCP_PACE_BURST_NS * 6 / 5)
-/* RFC 5681 section 4.1 reduces the window after an idle RTO, which RFC 6298 makes at least a
- * second. Our RTO is shorter, and a measurement of the path from a second ago is still useful. */
+/* RFC 5681 section 4.1 reduces the window after an idle time of one RTO, which is at least a second
+ * in RFC 6298. Our RTO is shorter, but the path has hardly changed within a second. */
 #define CC_IDLE_NS_MIN TCP_NS_PER_S
 
 static const struct cc_ops *const cc_controllers[] = {
@@ -94,17 +94,18 @@ void tcp_cc_begin(struct harp_conn *conn)
 {
 	struct cc_event ev = cc_begin_event(conn);
 
-	/* DCTCP (RFC 8257) depends on marks: without ECN it would respond to loss only. */
+	/* Without ECN, DCTCP (RFC 8257) would respond to loss only. */
 	if (conn->cc.ops == &cc_dctcp && !(conn->options & HARP_TCPI_ECN))
 		conn->cc.ops = &cc_cubic;
 	conn->cc.ops->init(&conn->cc, &ev);
-	/* RFC 6928 section 2: "more than one SYN or SYN/ACK retransmissions". */
+	/* RFC 6928 section 2: the initial window is one segment after "more than one SYN or SYN/ACK
+	 * retransmissions". */
 	if (conn->acct.rto_count > 1 && !conn->cc.ops->constant)
 		conn->cc.cwnd_bytes = conn->snd.mss_bytes;
 }
 
-/* As in Linux, the old controller's state is lost; window and ssthresh stay. A constant window is
- * no measurement of the path, so nothing is carried over from or to it. */
+/* As in Linux, the new controller takes over cwnd and ssthresh, but no other state. A constant
+ * window says nothing about the path, so nothing is taken over from or by it. */
 static void cc_replace(struct cc *cc, const struct cc *chosen, const struct cc_event *ev)
 {
 	struct cc old = *cc;
@@ -127,7 +128,7 @@ void tcp_cc_change(struct harp_conn *conn, uint32_t congestion, uint32_t fixed_w
 		return;
 	}
 	cc_replace(&conn->cc, &chosen, &ev);
-	if (conn->undo.open) /* loss_undo() would restore the old controller */
+	if (conn->undo.open) /* otherwise loss_undo() would restore the old controller */
 		cc_replace(&conn->undo.cc, &chosen, &ev);
 	tcp_cc_pace(conn);
 	tcp_tx_ready(conn);
@@ -140,7 +141,7 @@ void tcp_cc_restart(struct harp_conn *conn)
 
 	if (idle_ns < CC_IDLE_NS_MIN || idle_ns < conn->rtt.rto_ns || conn->cc.ops->constant)
 		return;
-	/* RW = min(IW,cwnd); ssthresh keeps the former window (RFC 5681 section 4.1). */
+	/* RFC 5681 section 4.1: RW = min(IW,cwnd); ssthresh does not change. */
 	restart = cc_initial_window_bytes(conn->snd.mss_bytes);
 	if (conn->cc.cwnd_bytes > restart)
 		conn->cc.cwnd_bytes = restart;
@@ -166,25 +167,27 @@ void tcp_cc_pace(struct harp_conn *conn)
 bool tcp_cc_pace_admits(struct harp_conn *conn, uint32_t bytes)
 {
 	uint64_t rate = conn->cc.pacing_bytes_per_s, now_ns = conn->tcp->now_ns;
-	int64_t burst = (int64_t)(rate * TCP_PACE_BURST_NS / TCP_NS_PER_S), deepest, wait;
-	uint64_t passed_ns = now_ns - conn->pace.credit_ns, most_ns;
+	int64_t burst = (int64_t)(rate * TCP_PACE_BURST_NS / TCP_NS_PER_S), credit_max, wait;
+	uint64_t passed_ns = now_ns - conn->pace.credit_ns, passed_ns_max;
 
 	if (conn->pace.credit_bytes >= bytes)
 		return true;
-	/* After a pause, a whole quota may be sent at once; while waiting, two segments. */
-	deepest = (int64_t)TCP_TX_QUOTA_SEGMENTS * conn->snd.mss_bytes;
-	if (deepest < burst)
-		deepest = burst;
+	/* After a pause, a full quota may be sent at once. After a wait for credit, two segments,
+	 * or TCP_PACE_BURST_NS of the rate if that is more. */
+	credit_max = (int64_t)TCP_TX_QUOTA_SEGMENTS * conn->snd.mss_bytes;
+	if (credit_max < burst)
+		credit_max = burst;
 	if (burst < 2 * conn->snd.mss_bytes)
 		burst = 2 * conn->snd.mss_bytes;
-	/* Retransmissions count as well, and may have made the credit negative. */
-	if (conn->pace.credit_bytes < -deepest)
-		conn->pace.credit_bytes = -deepest;
-	most_ns = (uint64_t)deepest * 2 * TCP_NS_PER_S / (rate + 1) + 1;
+	/* Retransmissions use credit, too, and may have made it negative. */
+	if (conn->pace.credit_bytes < -credit_max)
+		conn->pace.credit_bytes = -credit_max;
+	passed_ns_max = (uint64_t)credit_max * 2 * TCP_NS_PER_S / (rate + 1) + 1;
 	conn->pace.credit_bytes +=
-		(int64_t)((passed_ns < most_ns ? passed_ns : most_ns) * rate / TCP_NS_PER_S);
-	if (conn->pace.credit_bytes > deepest)
-		conn->pace.credit_bytes = deepest;
+		(int64_t)((passed_ns < passed_ns_max ? passed_ns : passed_ns_max) * rate /
+			  TCP_NS_PER_S);
+	if (conn->pace.credit_bytes > credit_max)
+		conn->pace.credit_bytes = credit_max;
 	conn->pace.credit_ns = now_ns;
 	if (conn->pace.credit_bytes >= bytes)
 		return true;

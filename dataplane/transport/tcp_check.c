@@ -3,47 +3,49 @@
  * tcp_check.c - acceptability of a segment: RFC 9293 section 3.10.7.4 up to the ACK, RFC 5961, RFC
  * 7323 section 5.
  *
- * Threat model. An off-path attacker can send anything with our peer's address, sees none of our
- * answers, and may know the 4-tuple, our windows and roughly our clock. Each kind of segment must
+ * Threat model. An off-path attacker can send any segment with our peer's address, sees none of our
+ * replies, and may know the 4-tuple, our windows and roughly our clock. Each kind of segment must
  * match a value that the attacker cannot know:
  *
- *	RST	exactly RCV.NXT: 1 in 2^32. Elsewhere in the window it gets a challenge ACK, which a
- *		peer that really reset answers with an exact RST. After a simultaneous open RCV.NXT
- *		may be the attacker's: it must acknowledge our SYN, too.
+ *	RST	SEG.SEQ equal to RCV.NXT: 1 in 2^32. Another one in the window gets a challenge ACK,
+ *		to which a peer that has closed the connection replies with an exact RST. After a
+ *		simultaneous open the attacker may have chosen RCV.NXT, so an RST must also
+ *		acknowledge our SYN.
  *	SYN	never accepted: always a challenge ACK (except TIME-WAIT:
  *		tcp_check_time_wait_reuse()).
  *	data, FIN, ACK
- *		SEG.SEQ in the window, SEG.ACK in [SND.UNA - MAX.SND.WND, SND.NXT] and not before
- *		our first byte, and with timestamps a TSval that is not old and a TSecr that we have
- *		sent and that the peer may still echo.
+ *		SEG.SEQ in the window; SEG.ACK in [SND.UNA - MAX.SND.WND, SND.NXT] and not before
+ *		our first byte; with timestamps, a TSval that is not old and a TSecr that we sent
+ *		and that the peer may still echo.
  *
  * TSecr. Our timestamps begin at a secret offset (tcp_conn_secrets()). A peer echoes its TS.Recent,
- * which only grows. PAWS accepts segments whose TSval is at least TS.Recent. Such a segment was
- * sent after all segments with an earlier TSval, and echoes at least the value of the last segment
- * that updated TS.Recent (ts.echo_min; ts.echo_max is for the TSval of TS.Recent, whose clock tick
- * may not be over). So TSecr is in [ts.echo_min, ts.sent], where ts.sent is the last TSval sent.
- * That range is a round trip of milliseconds on a busy connection, and the time between the last
- * two exchanges on an idle one, out of 2^32. Segments of a correct peer pass in any order of
- * arrival. If one fails, the challenge ACK carries our newest TSval, so a peer with a different
- * TS.Recent recovers. A peer whose handshake already echoed another value (CONN_ECHO_LOOSE) is
- * exempt. RSTs are exempt, too: RFC 7323 section 3.2 allows them without timestamps.
+ * which only grows. PAWS accepts segments whose TSval is at least TS.Recent. The peer sent such a
+ * segment after all segments with an earlier TSval, so its TSecr is at least theirs. ts.echo_min is
+ * the greatest TSecr among segments with an earlier TSval, and ts.echo_max among those with the
+ * newest TSval, of which more may follow within the same clock tick. So TSecr is in [ts.echo_min,
+ * ts.sent], where ts.sent is the last TSval sent. On a busy connection that range is a round trip
+ * in milliseconds, and on an idle one the time between the last two exchanges, out of 2^32.
+ * Segments of a correct peer pass in any order of arrival. If one fails, the challenge ACK carries
+ * our newest TSval, so a peer with a different TS.Recent recovers. A peer whose handshake already
+ * echoed another value (CONN_ECHO_LOOSE) is exempt. RSTs are exempt, too: RFC 7323 section 3.2
+ * allows them without timestamps.
  *
- * Challenge ACKs are limited, so that two ends do not answer each other forever and an attacker
- * cannot make us send. A limit shared by connections leaks information between them: CVE-2016-5696
- * counted a global budget from the attacker's own connection and so found 4-tuples and sequence
- * numbers. Here nothing is shared. A connection's limit depends on the number of connections only:
- * their sum stays near TCP_CHALLENGE_ACKS_PER_S_STACK, but a challenge on one connection never
- * changes the output of another one. A keyed hash of connection and epoch adds jitter to budgets
- * and epochs, so even that number cannot be measured.
+ * Challenge ACKs are rate-limited, so that two ends do not reply to each other forever and an
+ * attacker cannot make us send. A limit shared by connections leaks information between them: in
+ * CVE-2016-5696, an attacker counted a global budget from its own connection and so learned
+ * 4-tuples and sequence numbers. Here each connection has its own limit, which depends only on the
+ * number of connections: the sum stays near TCP_CHALLENGE_ACKS_PER_S_STACK, but a challenge on one
+ * connection never changes the output of another. A keyed hash of connection and time adds jitter
+ * to budgets and epochs, so that an attacker cannot even measure the number of connections.
  */
 #include "transport/tcp.h"
 
 #include <errno.h>
 
-/* RFC 7323 section 5.5: after 24 days an old timestamp may have wrapped. */
+/* RFC 7323 section 5.5: TS.Recent is invalid after 24 days. */
 #define CHECK_TS_AGE_NS (24ull * 86400 * TCP_NS_PER_S)
 #define CHECK_EPOCH_NS_MAX (16 * TCP_NS_PER_S)
-/* Shorter than any probe timer. */
+/* minimum interval of replies to probes, shorter than any probe timer */
 #define CHECK_PROBE_NS (4 * TCP_NS_PER_MS)
 
 /* ------------------------------------------------------------------------------------------------
@@ -54,23 +56,23 @@ static void check_new_epoch(struct harp_conn *conn)
 {
 	struct tcp *tcp = conn->tcp;
 	uint64_t conns = tcp->stats->tcp_conns > 0 ? tcp->stats->tcp_conns : 1;
-	uint64_t most = TCP_CHALLENGE_ACKS_PER_S_STACK / conns;
+	uint64_t budget = TCP_CHALLENGE_ACKS_PER_S_STACK / conns;
 	uint64_t epoch_ns = TCP_NS_PER_S, seed[2] = { conn->index, tcp->now_ns }, hash;
 
-	if (most > TCP_CHALLENGE_ACKS_PER_S)
-		most = TCP_CHALLENGE_ACKS_PER_S;
-	if (most == 0) {
+	if (budget > TCP_CHALLENGE_ACKS_PER_S)
+		budget = TCP_CHALLENGE_ACKS_PER_S;
+	if (budget == 0) {
 		epoch_ns = conns * TCP_NS_PER_S / TCP_CHALLENGE_ACKS_PER_S_STACK;
 		if (epoch_ns > CHECK_EPOCH_NS_MAX)
 			epoch_ns = CHECK_EPOCH_NS_MAX;
-		most = 1;
+		budget = 1;
 	}
 	hash = siphash24(&tcp->challenge_secret, seed, sizeof(seed));
 	/* 3/4 to 5/4 of the time, and half to all of the budget. */
 	epoch_ns = epoch_ns - epoch_ns / 4 + ((hash >> 32) * (epoch_ns / 2) >> 32);
 	conn->throttle.challenge_epoch_end_ns = tcp->now_ns + epoch_ns;
 	conn->throttle.challenge_left =
-		(uint8_t)(most - (hash & 0xffff) * (most / 2 + 1) / 0x10000);
+		(uint8_t)(budget - (hash & 0xffff) * (budget / 2 + 1) / 0x10000);
 }
 
 /* Sends a challenge ACK if the connection's budget allows it. */
@@ -94,7 +96,7 @@ static void check_challenge(struct harp_conn *conn)
  */
 void tcp_check_take_timestamp(struct harp_conn *conn, const struct tcp_segment *seg)
 {
-	/* RFC 7323 section 4.3 (2): only segments that begin at or before the last ACK sent. */
+	/* RFC 7323 section 4.3 (2): only segments that begin at or before Last.ACK.sent. */
 	if (!(seg->opt.seen & TCP_OPT_TIMESTAMP) || !(conn->options & HARP_TCPI_TIMESTAMPS) ||
 	    !seq_leq(seg->seq, conn->rcv.acked_seq))
 		return;
@@ -114,9 +116,10 @@ static enum tcp_verdict check_timestamps(struct harp_conn *conn, const struct tc
 
 	if (!(conn->options & HARP_TCPI_TIMESTAMPS) || (seg->flags & TCP_RST))
 		return TCP_PASS;
-	if (!(seg->opt.seen & TCP_OPT_TIMESTAMP)) /* section 3.2: "SHOULD silently drop" */
+	/* RFC 7323 section 3.2, without timestamps: "SHOULD silently drop the segment". */
+	if (!(seg->opt.seen & TCP_OPT_TIMESTAMP))
 		return seg->flags & TCP_SYN ? TCP_PASS : TCP_DROP_PAWS;
-	/* Section 5.3 R1: "Send an acknowledgment in reply". */
+	/* RFC 7323 section 5.3 R1: "Send an acknowledgment in reply". */
 	if ((int32_t)(seg->opt.tsval - conn->ts.recent) < 0 && fresh) {
 		check_challenge(conn);
 		return TCP_DROP_PAWS;
@@ -141,8 +144,9 @@ static bool check_acceptable(const struct harp_conn *conn, const struct tcp_segm
 {
 	uint32_t wnd = conn_rcv_wnd_bytes(conn);
 
-	/* The four cases of the RFC's table. An empty segment at the right edge comes from a sender
-	 * that has filled the window; its ACK is valid. */
+	/* The four cases of the table in RFC 9293 section 3.10.7.4. Unlike there, an empty segment
+	 * at the right edge is acceptable: its sender has filled the window, and its ACK is
+	 * valid. */
 	if (space == 0)
 		return seg->seq - conn->rcv.nxt_seq <= wnd;
 	if (wnd == 0)
@@ -150,7 +154,8 @@ static bool check_acceptable(const struct harp_conn *conn, const struct tcp_segm
 	return seg->seq - conn->rcv.nxt_seq < wnd || seg->seq + space - 1 - conn->rcv.nxt_seq < wnd;
 }
 
-/* True if seq is in a range that was advertised before the window was shrunk (reass_refused()). */
+/* True if the window is closed and seq may have been in it before it was shrunk
+ * (reass_refused()). */
 static bool check_was_offered(const struct harp_conn *conn, uint32_t seq)
 {
 	return conn_rcv_wnd_bytes(conn) == 0 &&
@@ -158,12 +163,12 @@ static bool check_was_offered(const struct harp_conn *conn, uint32_t seq)
 }
 
 /*
- * A keepalive or window probe without payload. Two ends that disagree by one byte in both
- * directions would mistake each other's ACKs for probes and answer endlessly (Linux:
- * tcp_invalid_ratelimit). Only an exact SEG.SEQ gets here, so a blind attacker cannot exhaust the
- * limit.
+ * Rate limit for replies to keepalive and window probes without payload. Two ends whose sequence
+ * numbers differ by one in both directions would mistake each other's ACKs for probes and reply
+ * endlessly (Linux: tcp_invalid_ratelimit). Only segments with SEG.SEQ = RCV.NXT - 1 count, so an
+ * off-path attacker cannot exhaust the limit.
  */
-static bool check_answers_probe(struct harp_conn *conn)
+static bool check_may_answer_probe(struct harp_conn *conn)
 {
 	if (conn->tcp->now_ns < conn->throttle.probe_next_ns)
 		return false;
@@ -174,21 +179,22 @@ static bool check_answers_probe(struct harp_conn *conn)
 static enum tcp_verdict check_unacceptable(struct harp_conn *conn, const struct tcp_segment *seg,
 					   uint32_t space)
 {
-	/* "If an incoming segment is not acceptable, an acknowledgment should be sent in reply
-	 * (unless the RST bit is set ...)". Keepalive probes and duplicate data get the ACK at
-	 * once. Segments that no correct peer sends are rate-limited: otherwise an off-path
-	 * attacker could make us send duplicate ACKs to its victim. */
+	/* RFC 9293 section 3.10.7.4: "If an incoming segment is not acceptable, an acknowledgment
+	 * should be sent in reply (unless the RST bit is set ...)". Keepalive probes and duplicate
+	 * data get the ACK at once. Replies to segments that no correct peer sends are
+	 * rate-limited: otherwise an off-path attacker could make us send duplicate ACKs to its
+	 * victim. */
 	uint32_t behind = conn_rcv_offered_bytes_max(conn);
 
 	if (seg->flags & TCP_RST) {
-		/* It was sent into an advertised window: RFC 5961 section 3.2. A peer that reset
-		 * answers with a matching RST. */
+		/* The RST was sent into an advertised window (RFC 5961 section 3.2). To the
+		 * challenge, a peer that has closed the connection replies with an exact RST. */
 		if (check_was_offered(conn, seg->seq))
 			check_challenge(conn);
 		return TCP_DROP_WINDOW;
 	}
-	/* A retransmitted FIN restarts 2 MSL. Other segments must not: an attacker could keep the
-	 * slot forever. */
+	/* A retransmitted FIN restarts 2 MSL. Other segments do not, because an attacker could
+	 * occupy the slot forever. */
 	if (conn->state == HARP_TCP_TIME_WAIT && (seg->flags & TCP_FIN) &&
 	    seg->seq + space == conn->rcv.nxt_seq)
 		tcp_timer_life(conn, TCP_TIME_WAIT_NS);
@@ -196,7 +202,7 @@ static enum tcp_verdict check_unacceptable(struct harp_conn *conn, const struct 
 	    (space > 0 || seg->seq + 1 == conn->rcv.nxt_seq)) {
 		if (space > 0 && seq_leq(seg->seq + space, conn->rcv.nxt_seq))
 			tcp_sackout_duplicate(conn, seg->seq, seg->seq + space);
-		if (space > 0 || check_answers_probe(conn))
+		if (space > 0 || check_may_answer_probe(conn))
 			(void)tcp_out_ack(conn);
 	} else {
 		check_challenge(conn);
@@ -206,10 +212,11 @@ static enum tcp_verdict check_unacceptable(struct harp_conn *conn, const struct 
 	return TCP_DROP_WINDOW;
 }
 
-/* "If the RCV.WND is zero, ... special allowance should be made to accept valid ACKs": also for
- * data in flight when the window was shrunk (RFC 7323 section 2.4). Its payload is refused. It
- * counts as received at the edge; otherwise later segments at the edge would look older. */
-static bool check_closed(struct harp_conn *conn, struct tcp_segment *seg, uint32_t space)
+/* RFC 9293 section 3.10.7.4: "If the RCV.WND is zero, ... special allowance should be made to
+ * accept valid ACKs". This includes data that was in flight when the window was shrunk (RFC 7323
+ * section 2.4). Removes its payload and moves SEG.SEQ to the edge; otherwise later segments at the
+ * edge would look older. */
+static bool check_closed_window(struct harp_conn *conn, struct tcp_segment *seg, uint32_t space)
 {
 	if (!check_was_offered(conn, seg->seq) || (seg->flags & (TCP_RST | TCP_SYN)))
 		return false;
@@ -223,7 +230,8 @@ static bool check_closed(struct harp_conn *conn, struct tcp_segment *seg, uint32
 	return true;
 }
 
-/* Simultaneous open: the SYN is known, and its ACK is the one we wait for. */
+/* True for the SYN-ACK of a simultaneous open: its SYN was received before, its ACK completes the
+ * handshake. */
 static bool check_is_their_syn_ack(const struct harp_conn *conn, const struct tcp_segment *seg)
 {
 	return conn->state == HARP_TCP_SYN_RECEIVED && !(conn->flags & CONN_PASSIVE) &&
@@ -236,13 +244,12 @@ static enum tcp_verdict check_sequence(struct harp_conn *conn, struct tcp_segmen
 	uint32_t space;
 
 	if (check_is_their_syn_ack(conn, seg)) {
-		tcp_delack_request(conn,
-				   /* the peer may wait for it, because our SYN-ACK may be lost */
-				   true);
+		/* The peer needs an ACK if our SYN-ACK was lost. */
+		tcp_delack_request(conn, true);
 		return TCP_PASS;
 	}
 	space = seg->len + ((seg->flags & TCP_SYN) ? 1u : 0u) + ((seg->flags & TCP_FIN) ? 1u : 0u);
-	if (seg->flags & TCP_RST) /* an error text (RFC 9293 3.5.3) is not data */
+	if (seg->flags & TCP_RST) /* the text of an RST is not data (RFC 9293 section 3.5.3) */
 		space = 0;
 	/* A retransmitted SYN in SYN-RECEIVED: our SYN-ACK was lost. */
 	if (conn->state == HARP_TCP_SYN_RECEIVED && (seg->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN &&
@@ -252,16 +259,16 @@ static enum tcp_verdict check_sequence(struct harp_conn *conn, struct tcp_segmen
 		tcp_tx_ready(conn);
 		return TCP_DROP_DUPLICATE;
 	}
-	if (check_acceptable(conn, seg, space) || check_closed(conn, seg, space))
+	if (check_acceptable(conn, seg, space) || check_closed_window(conn, seg, space))
 		return TCP_PASS;
 	return check_unacceptable(conn, seg, space);
 }
 
 /*
- * A RST after a simultaneous open that does not acknowledge our SYN. An attacker that knows the
- * 4-tuple can forge both the SYN and this RST. A peer that never sent the SYN resets our SYN-ACK in
- * the same way. So the connection returns to SYN-SENT. The retransmission timer sends the SYN
- * again, and a peer that refuses acknowledges it.
+ * True for an RST after a simultaneous open that does not acknowledge our SYN. An attacker that
+ * knows the 4-tuple can forge both the SYN and this RST. A peer that never sent the SYN resets our
+ * SYN-ACK in the same way. So the connection returns to SYN-SENT. The retransmission timer sends
+ * the SYN again, and a peer that refuses it sends an RST that acknowledges it.
  */
 static bool check_rst_of_other_syn(const struct harp_conn *conn, const struct tcp_segment *seg)
 {
@@ -275,8 +282,9 @@ static enum tcp_verdict check_rst(struct harp_conn *conn, const struct tcp_segme
 	if (!(seg->flags & TCP_RST))
 		return TCP_PASS;
 	if (seg->seq != conn->rcv.nxt_seq) {
-		/* "does not exactly match the next expected sequence value, yet is within the
-		 * current receive window ... MUST send an acknowledgment (challenge ACK)". */
+		/* The sequence number "does not exactly match the next expected sequence value, yet
+		 * is within the current receive window ... MUST send an acknowledgment (challenge
+		 * ACK)". */
 		check_challenge(conn);
 		return TCP_DROP_WINDOW;
 	}
@@ -329,8 +337,8 @@ enum tcp_verdict tcp_check_segment(struct harp_conn *conn, struct tcp_segment *s
 enum tcp_verdict tcp_check_ack(struct harp_conn *conn, const struct tcp_segment *seg)
 {
 	/* RFC 5961 section 5.2: "((SND.UNA - MAX.SND.WND) <= SEG.ACK <= SND.NXT)", else challenge.
-	 * No ACK before our first byte is valid; otherwise an attacker that guessed through the
-	 * handshake with a forged address would have a window full of valid ACKs
+	 * No ACK before our first byte is valid. Otherwise an attacker that completed a handshake
+	 * with a forged address by guessing could choose from a window of valid ACKs
 	 * (draft-ietf-tcpm-tcp-ghost-acks). */
 	uint32_t behind = conn->snd_wnd_max_bytes;
 

@@ -3,7 +3,7 @@
  * tcp_conn.h - one connection: flags, state, and its layout in cache lines.
  *
  * Included by tcp.h. The receive queue and the reassembly list are singly linked lists of frames
- * (by ->next); the send queue is described in tcp_sndq.h.
+ * (by ->next); tcp_sndq.h describes the send queue.
  *
  * RFC variables and their names here:
  *	RCV.WND			rcv.edge_seq - rcv.nxt_seq, conn_rcv_wnd_bytes()
@@ -17,7 +17,7 @@
  *	RACK.reo_wnd_mult	rack.mult
  *	RACK.dsack_round	rack.dsack_seq, while rack.dsack_round
  *	TLP.end_seq		tlp.end_seq, while tlp.out
- *	TLP.is_retrans		tlp.again
+ *	TLP.is_retrans		tlp.is_retrans
  *	RecoverFS		prr.flight_bytes (RFC 9937)
  */
 #ifndef HARP_TRANSPORT_TCP_CONN_H
@@ -36,11 +36,11 @@
 /* Bits of conn->flags. */
 enum conn_flag {
 	/* Application and origin. */
-	CONN_HANDLE = 0x00000001,  /* the application (or an accept queue) holds it */
+	CONN_HANDLE = 0x00000001,  /* the application or an accept queue has a handle */
 	CONN_PASSIVE = 0x00000002, /* opened by a listener */
 	CONN_ESTABLISHED_ONCE = 0x00000800,
 	CONN_WANT_WRITE = 0x00000100, /* the application got -EAGAIN */
-	CONN_ECHO_LOOSE = 0x00010000, /* the handshake's last ACK did not echo our timestamp */
+	CONN_ECHO_LOOSE = 0x00010000, /* the handshake's ACK did not echo our timestamp */
 	/* Shutdown. */
 	CONN_FIN_WANTED = 0x00000004,   /* shutdown or close was called */
 	CONN_FIN_QUEUED = 0x00000008,   /* the FIN is in the send queue */
@@ -54,13 +54,11 @@ enum conn_flag {
 	CONN_ACK_PENDING = 0x00000040,   /* an ACK is due */
 	CONN_ACK_NOW = 0x00000080,       /* it must be sent in the next transmit phase */
 	CONN_ACK_HELD = 0x00008000,      /* it may wait until delack.due_ns */
-	/* the queue ends with the last bytes that the application has sent */
-	CONN_PUSH = 0x00004000,
+	CONN_PUSH = 0x00004000,          /* the send queue ends with the end of a send call */
 	/* Limits of the sender. */
 	CONN_CWND_LIMITED = 0x00000400, /* limited by the congestion window, until limited_seq */
-	CONN_WINDOW_FORCE =
-		/* limited by the peer's window with nothing in flight: send a partial segment */
-	0x00002000,
+	/* the override timer has expired: send a partial segment that the peer's window allows */
+	CONN_WINDOW_FORCE = 0x00002000,
 	/* ECN. */
 	CONN_ECN_IN = 0x01000000,      /* negotiated for receiving: CE marks are echoed */
 	CONN_ECN_ECHO = 0x02000000,    /* ECE is due: see tcp_ecn.c */
@@ -72,14 +70,14 @@ enum conn_flag {
 enum tcp_recovery {
 	TCP_RECOVERY_NONE = 0,
 	TCP_RECOVERY_FAST, /* segments were lost; until SND.UNA reaches loss.recover_seq */
-	TCP_RECOVERY_RTO,  /* after a timeout, until loss.recover_seq */
+	TCP_RECOVERY_RTO,  /* after a timeout; until SND.UNA reaches loss.recover_seq */
 	/* the window is reduced without retransmissions: ECN, or a probe repaired the loss */
 	TCP_RECOVERY_CWR,
 };
 
 enum tcp_mtu {
 	MTU_IDLE = 0, /* at the largest size */
-	MTU_SEARCH,   /* a probe may be sent at mtu_next_ns */
+	MTU_SEARCH,   /* a probe may be sent at mtu.next_ns */
 	MTU_PROBING,  /* a probe is in flight */
 };
 
@@ -89,18 +87,18 @@ enum tcp_mtu {
 
 /* The sender's scoreboard: see tcp_sack.c and tcp_rack.c. Not touched on the fast path. */
 struct tcp_scoreboard {
+	/* skip index: every skip_step-th segment sent, oldest at skip_first */
 	struct {
 		uint32_t seq, frame;
-		/* skip index: every skip_step-th segment sent, oldest at skip_first */
 	} skip[TCP_SKIP_ENTRIES];
-	struct tcp_sack_block range[TCP_SACK_RANGES]; /* sorted; all segments in them are marked */
+	struct tcp_sack_block range[TCP_SACK_RANGES]; /* sorted; all their segments are SACKed */
 	struct {
 		uint32_t seq, frame;
 	} resent[TCP_RETRANS_ENTRIES]; /* retransmitted segments, by time of transmission */
 	uint32_t skip_first, skip_count, skip_step;
 	uint32_t range_count;
 	uint32_t resent_first, resent_count;
-	bool resent_untracked; /* the array was full and lacks some retransmissions */
+	bool resent_untracked; /* the array lacks retransmissions, because it was full */
 };
 
 struct harp_conn {
@@ -108,7 +106,7 @@ struct harp_conn {
 	struct tcp *tcp;
 	struct { /* RFC 9293 section 3.3.1 */
 		uint32_t una_seq, nxt_seq;
-		uint32_t end_seq; /* sequence number after the last queued byte */
+		uint32_t end_seq; /* after the last queued byte or FIN */
 		uint32_t wnd_bytes, wl1_seq, wl2_seq;
 		uint16_t mss_bytes;
 		uint8_t wscale;
@@ -127,7 +125,7 @@ struct harp_conn {
 	uint8_t recovery;    /* enum tcp_recovery */
 	uint8_t options;     /* negotiated HARP_TCPI_* */
 	uint8_t rtx_backoff; /* RFC 6298 (5.5): number of times the timer was doubled */
-	uint8_t loss_open;   /* loss marks, recovery or a probe: ACKs take the slow path */
+	uint8_t loss_open;   /* ACKs take the slow path: see tcp_loss.c */
 	uint16_t skip_left;  /* segments until the next entry of the skip index */
 
 	/* Cache line 1: the queues. */
@@ -139,11 +137,11 @@ struct harp_conn {
 	struct { /* received in order, not yet read */
 		struct frame *head, *tail;
 	} rcvq;
-	struct { /* frames that the connection holds and may hold: tcp_budget.c */
+	struct { /* frames of the pool, and their limits: tcp_budget.c */
 		uint32_t tx_held, tx_budget;
 		uint32_t rx_held, rx_budget;
-		uint32_t reass_held; /* those of rx_held that wait for a hole to be filled */
-		/* typical payload per frame; converts frames to window bytes */
+		uint32_t reass_held; /* part of rx_held: frames of the reassembly list */
+		/* payload per frame of full-sized segments; converts frames to window bytes */
 		uint32_t rx_payload_bytes;
 	} frames;
 
@@ -152,8 +150,8 @@ struct harp_conn {
 
 	/* From cache line 4 on: other state for ACKs, timers and transmission. */
 	struct { /* TCP_NEVER_NS: off */
-		/* RFC 9293's retransmission timer. Its meaning on expiry (retransmission, SYN,
-		 * persist or override) depends on the outstanding data: timer_rto_expired(). */
+		/* The retransmission timer. Its action on expiry (retransmission, SYN, persist or
+		 * override) depends on the outstanding data: timer_rto_expired(). */
 		uint64_t rto_ns;
 		uint64_t loss_ns;  /* the reordering timer (RFC 8985 section 6.2 step 5) */
 		uint64_t probe_ns; /* the tail loss probe (section 7.2) */
@@ -164,15 +162,14 @@ struct harp_conn {
 	struct { /* RFC 6298 */
 		uint64_t srtt_ns, rttvar_ns, min_ns;
 		uint64_t rto_ns; /* without backoff */
-		uint64_t
-			/* PTO, RFC 8985 section 7.2, for more than one segment; 0: no sample yet */
-			pto_ns;
+		/* PTO with more than one segment in flight (RFC 8985 section 7.2); 0: no sample */
+		uint64_t pto_ns;
 	} rtt;
 	uint64_t last_rcv_ns;
-	uint64_t progress_ns; /* last move of SND.UNA, or first outstanding data */
+	uint64_t progress_ns; /* when SND.UNA last moved, or when data began to wait */
 
 	uint16_t local_port, remote_port;
-	struct { /* the last advertised window field and its inputs: out_window_field() */
+	struct { /* cache of out_window_field(): the last window field, and its inputs */
 		uint32_t nxt_seq, edge_seq, held_frames;
 		uint16_t field;
 	} advertised;
@@ -185,9 +182,9 @@ struct harp_conn {
 		uint64_t recent_ns;
 	} ts;
 	struct { /* loss detection and retransmission: tcp_loss.c */
-		/* No earlier segment is SEG_LOST. Older than SND.UNA: means sndq.head. */
+		/* no earlier segment is SEG_LOST; if rtx_seq is before SND.UNA, sndq.head */
 		struct frame *rtx_next;
-		/* The first segment, sent once, that RACK has not judged yet. */
+		/* where RACK continues its walk over segments that were sent once */
 		struct frame *rack_next;
 		uint32_t rtx_seq; /* sequence number of rtx_next */
 		uint32_t rack_next_seq;
@@ -197,12 +194,12 @@ struct harp_conn {
 		/* bytes that have left the network according to duplicate ACKs without SACK */
 		uint32_t dup_acked_bytes;
 		uint32_t retrans_end_seq; /* end of the last retransmitted segment */
-		/* retransmitted in the last recovery, up to 255: tcp_dupack.c */
+		/* segments retransmitted in the last recovery, up to 255: tcp_dupack.c */
 		uint8_t resent_segs;
 		uint8_t rtx_force; /* retransmit one segment regardless of the window */
 	} loss;
 	struct {
-		int64_t credit_bytes; /* may be sent at once; as of credit_ns */
+		int64_t credit_bytes; /* may be sent at once; computed at credit_ns */
 		uint64_t credit_ns;
 	} pace;
 	struct {                 /* delayed ACKs: tcp_delack.c */
@@ -220,7 +217,7 @@ struct harp_conn {
 		struct frame *head, *tail, *hint; /* hint: the most recently inserted frame */
 	} reass;
 	uint32_t snd_wnd_max_bytes;
-	uint32_t limited_seq; /* CONN_CWND_LIMITED: SND.NXT when the window was last the limit */
+	uint32_t limited_seq; /* SND.NXT when CONN_CWND_LIMITED was last set */
 	struct {
 		uint32_t reduced_seq; /* SND.NXT at the last window reduction */
 		uint8_t ack_ece;      /* the ACK being processed has ECE */
@@ -232,9 +229,9 @@ struct harp_conn {
 	uint32_t events;               /* HARP_EVENT_* not yet delivered */
 	uint8_t tos;
 	struct { /* see tcp_timer.c */
-		/* consecutive single segments that were acknowledged without delay */
+		/* consecutive single segments that the peer acknowledged without delay */
 		uint8_t single_quick;
-		uint8_t single; /* the deadline allows for a delayed ACK of a single segment */
+		uint8_t single; /* the deadline includes the delay of a single segment's ACK */
 		uint8_t probe;  /* the tail loss probe replaces the timeout */
 	} rto;
 	struct {
@@ -264,19 +261,18 @@ struct harp_conn {
 		uint32_t end_seq, fack_seq, dsack_seq;
 		uint8_t mult, persist, reordering, dsack_round;
 	} rack;
-	struct { /* the tail loss probe in flight (RFC 8985 section 7) */
+	struct { /* the tail loss probe (RFC 8985 section 7) */
 		uint32_t end_seq;
-		uint8_t out, again; /* a probe is in flight; it carried no new data */
+		uint8_t out; /* a probe is in flight */
+		uint8_t is_retrans;
 	} tlp;
 	struct { /* RFC 9937 */
 		uint32_t delivered_bytes, out_bytes, flight_bytes;
 	} prr;
-	struct {
-		/* saved state, restored if the retransmissions turn out to be spurious (RFC
-		 * 4015) */
-		struct cc cc;
+	struct {                       /* undo of a spurious recovery: tcp_loss.c */
+		struct cc cc;          /* saved state (RFC 4015) */
 		uint32_t seq, end_seq; /* DSACKs in this range count */
-		uint32_t last_seq;     /* after the episode: until this is acknowledged */
+		uint32_t last_seq;     /* undo is possible until this is acknowledged */
 		uint32_t resent_segs;  /* retransmitted and not yet reported as duplicate */
 		uint32_t tsval;        /* TSval of the first retransmission */
 		uint32_t dsack_in_segs;
@@ -288,12 +284,11 @@ struct harp_conn {
 		uint32_t count;
 		uint32_t dsack_start_seq, dsack_end_seq; /* equal: no duplicate */
 	} sackout;
-	struct {
-		/* path MTU: tcp_mtu.c. Sizes are payload bytes, as snd.mss_bytes */
-		/* the largest acknowledged since snd.mss_bytes was reduced */
+	struct { /* path MTU: tcp_mtu.c. Sizes are payload bytes, like snd.mss_bytes */
+		/* largest segment acknowledged since snd.mss_bytes was reduced */
 		uint16_t acked_bytes;
 		uint16_t agreed_bytes; /* limit of link and peer from the handshake */
-		uint16_t top_bytes;    /* the same, within opts.mss_bytes */
+		uint16_t top_bytes;    /* minimum of agreed_bytes and opts.mss_bytes */
 		uint16_t high_bytes;   /* MTU_SEARCH: larger segments do not pass */
 		uint16_t probe_bytes;  /* size of the last probe */
 		uint16_t icmp_bytes;   /* reported by ICMP, not yet confirmed; 0: none */
@@ -306,8 +301,8 @@ struct harp_conn {
 	struct { /* rate limits */
 		uint64_t confirm_next_ns;
 		uint64_t challenge_epoch_end_ns;
-		uint64_t probe_next_ns; /* answer no probe of the peer before this time */
-		uint8_t challenge_left; /* left in this epoch */
+		uint64_t probe_next_ns; /* no reply to a probe of the peer before this time */
+		uint8_t challenge_left; /* challenge ACKs left in this epoch */
 	} throttle;
 	struct {                   /* data refused because the pool has no frames: tcp_window.c */
 		uint64_t since_ns; /* first refusal; 0: none */
@@ -318,16 +313,15 @@ struct harp_conn {
 		uint64_t measure_start_ns;
 		uint64_t measure_start_bytes; /* bytes received at its start */
 		uint64_t received_bytes_max;  /* maximum per round trip so far */
-		uint32_t
-			/* enforced limit; above frames.rx_budget after that was reduced */
-			rx_frames_limit;
+		/* enforced limit; exceeds frames.rx_budget after the latter was reduced */
+		uint32_t rx_frames_limit;
 		uint32_t rx_frames_max;    /* upper limit of the autotuned budget */
 		uint32_t tx_external_held; /* external frames in the send queue, not in tx_held */
 		uint8_t rx_tuned, tx_tuned;
 	} budget;
 	uint64_t persist_ns;       /* time of the last window probe; 0: none */
 	uint64_t bytes_queued;     /* total bytes accepted from the application */
-	struct harp_tcp_info acct; /* its counters; harp_conn_info() sets the others */
+	struct harp_tcp_info acct; /* counters; harp_conn_info() computes the other members */
 	struct {                   /* the connection's record of the statistics page */
 		uint64_t serial;   /* number of the connection within this stack */
 		char label[HARP_FLOW_LABEL_BYTES]; /* set by the application */

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_cookie.c - SYN cookies (RFC 4987 section 3.6): under pressure a SYN gets an answer but no
- * memory.
+ * tcp_cookie.c - SYN cookies (RFC 4987 section 3.6): SYN-ACKs without state.
  *
- * Theory of operation. While the backlog is not full, a SYN takes a slot, which keeps all of the
+ * Theory of operation. While the backlog is not full, a SYN takes a slot, which stores all of the
  * peer's options and can retransmit the SYN-ACK. When half-open connections have used up the
- * backlog, or half of the stack's slots, a SYN is answered without state. The state travels to the
- * peer and back:
+ * backlog, or half of the stack's slots, the SYN-ACK is sent without a slot. It carries the state
+ * to the peer, whose ACK returns it:
  *
- *	ISN	5 bits of the period (2^36 ns, 69 s), 3 bits of the MSS index, 24 bits of SipHash
- *		over 4-tuple, peer's ISN, period and MSS, with a key private to this stack
+ *	ISN	5 bits of the period's number (of 2^36 ns, 69 s), 3 bits of the MSS index, 24 bits
+ *		of SipHash over 4-tuple, peer's ISN, period and MSS, with a key private to this
+ *		stack
  *	TSval	its low 6 bits: window scale, SACK, ECN (only for peers with timestamps; without
  *		them, the connection has none of these). The value never exceeds the clock, so that
  *		timestamps stay monotonic
@@ -18,9 +18,9 @@
  * part of the hash, so the effective secret changes with it. The current and the previous period
  * are valid, so a cookie lives 69 to 137 s. A guess succeeds for 2 periods x 8 MSS of 2^32 values
  * (2^-28). With timestamps it must also echo a TSval of the last 137 s at the 4-tuple's secret
- * offset: 2^-28 x 2^-15. The connection is then created as if its SYN had been kept, and the ACK is
- * processed. The most recently accepted cookies are remembered: otherwise a duplicated segment
- * would open the connection again after it has ended, and deliver its bytes twice.
+ * offset: 2^-28 x 2^-15. The ACK then creates the connection that its SYN would have created, and
+ * is processed. The table cookies_used has the most recently accepted cookies. Otherwise a
+ * duplicate of the ACK would open the connection again after its end, and deliver its bytes again.
  *
  * There is no limit per source: the sources of a SYN flood are forged, and a limit would lock out
  * the real owners of these addresses.
@@ -70,8 +70,7 @@ static uint32_t cookie_mss_index(uint32_t mss_bytes)
 	return i;
 }
 
-/* The SYN-ACK. */
-/* The largest TSval with these low bits that does not exceed the clock. */
+/* The largest TSval that carries the negotiated options and does not exceed the clock. */
 static uint32_t cookie_tsval(const struct harp_conn *conn)
 {
 	uint32_t low = (conn->options & HARP_TCPI_WSCALE) ? conn->snd.wscale : COOKIE_WSCALE_NONE;
@@ -88,22 +87,22 @@ static uint32_t cookie_tsval(const struct harp_conn *conn)
 void tcp_cookie_answer(struct harp_listener *l, const struct tcp_segment *syn)
 {
 	struct tcp *tcp = l->tcp;
-	struct tcp_segment known = *syn;
-	struct harp_conn *conn = &tcp->conns[tcp->max_conns]; /* the slot that is never assigned */
+	struct tcp_segment accepted = *syn; /* without the options that the cookie cannot carry */
+	struct harp_conn *conn = &tcp->conns[tcp->max_conns]; /* scratch memory */
 	struct cookie_input in = { .peer_iss_seq = syn->seq, .period = cookie_period(tcp) };
 	uint32_t mss = syn->opt.seen & TCP_OPT_MSS ? syn->opt.mss_bytes
 						   : tcp_mss_bytes_default(&syn->in->src);
 
 	if (!(syn->opt.seen & TCP_OPT_TIMESTAMP) ||
 	    (l->options.options_off & HARP_TCPI_TIMESTAMPS)) {
-		known.opt.seen &= TCP_OPT_MSS;
-		known.flags = TCP_SYN;
+		accepted.opt.seen &= TCP_OPT_MSS;
+		accepted.flags = TCP_SYN;
 	}
 	tcp_conn_blank(conn, &l->options);
 	if (!tcp_listen_tuple(l, conn, syn))
 		return;
 	tcp_conn_begin(conn);
-	tcp_syn_options(conn, &known);
+	tcp_syn_options(conn, &accepted);
 	in.key = conn_flow_key(conn);
 	in.mss_index = cookie_mss_index(mss);
 	tcp_conn_iss(conn, cookie_make(tcp, &in));
@@ -119,8 +118,7 @@ void tcp_cookie_answer(struct harp_listener *l, const struct tcp_segment *syn)
 	conn->state = HARP_TCP_CLOSED;
 }
 
-/* The returning ACK. */
-/* Reconstructs the SYN of this ACK as far as the cookie permits. False: not a valid cookie. */
+/* Reconstructs the SYN from this ACK. False: the cookie is not valid. */
 static bool cookie_check(const struct harp_conn *conn, const struct tcp_segment *ack,
 			 struct tcp_segment *syn)
 {
@@ -175,8 +173,7 @@ bool tcp_cookie_accept(struct harp_listener *l, const struct tcp_segment *ack)
 		tcp->stats->tcp_cookies_refused++;
 		return false;
 	}
-	/* The peer retransmits its data if the backlog is full now. */
-	if (tcp_listen_is_full(l)) {
+	if (tcp_listen_is_full(l)) { /* the peer retransmits its data */
 		tcp->stats->drop_tcp_backlog++;
 		return false;
 	}

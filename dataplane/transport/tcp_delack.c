@@ -6,24 +6,23 @@
  * carries the ACK (tcp_out_acked()). After the data of a poll, tcp_delack_phase() sends the ACKs
  * that are due.
  *
- * An ACK waits for the poll after the one in which it became due. If the application answers at
- * once, its answer carries the ACK or leaves with it; a separate ACK costs a kick of the NIC and
+ * An ACK waits for the poll after the one in which it became due. If the application replies at
+ * once, its data carries the ACK or is sent with it; a separate ACK costs a kick of the NIC and
  * delays the application's wakeup. The ACK does not wait if two full-sized segments are
- * unacknowledged (RFC 9293 3.8.6.3) and the last one was not the end of the sender's data (PSH), or
- * if CONN_ACK_NOW is set.
+ * unacknowledged (RFC 9293 section 3.8.6.3) and the last one did not end the sender's data (PSH),
+ * or if CONN_ACK_NOW is set.
  *
- * While more segments are evidently arriving, ACKs are held (CONN_ACK_HELD). A fast poller would
- * otherwise send one for every two or three segments; each costs about as much as a data segment
- * and delays the next one. A hold ends after TCP_ACK_EVERY_SEGMENTS segments (as with receive
- * coalescing: RFC 9293 3.8.6.3 is a SHOULD), at its deadline, or with a segment that ends a stream:
- * see delack_hold_ns(). A burst of any size gets one ACK at its end, unless it is long
- * (TCP_ACK_BURST_BYTES).
+ * In the middle of a stream, ACKs are held (CONN_ACK_HELD). A fast poller would otherwise send one
+ * for every two or three segments; each costs about as much as a data segment and delays the next
+ * one. A hold ends after TCP_ACK_EVERY_SEGMENTS segments (an ACK for every second one, RFC 9293
+ * section 3.8.6.3, is a SHOULD), at its deadline, or with a segment that ends the sender's data:
+ * see delack_hold_ns(). Segments of one poll get one ACK, unless they have more than
+ * TCP_ACK_BURST_BYTES.
  */
 #include "transport/tcp.h"
 
 #include <errno.h>
 
-/* Request: at once, in the next poll, or later. */
 void tcp_delack_request(struct harp_conn *conn, bool now)
 {
 	if (now)
@@ -44,7 +43,7 @@ static void delack_hold(struct harp_conn *conn, uint64_t hold_ns)
 {
 	uint64_t due_ns = conn->tcp->now_ns + hold_ns;
 
-	/* Already pending earlier, or held, unless the hold is longer (after a short segment). */
+	/* Never delays an ACK that is already due, or held for a shorter time. */
 	if (conn->flags & CONN_ACK_PENDING &&
 	    (!(conn->flags & CONN_ACK_HELD) || !conn->opts.delayed_ack_ns ||
 	     conn->delack.due_ns <= due_ns))
@@ -55,22 +54,23 @@ static void delack_hold(struct harp_conn *conn, uint64_t hold_ns)
 }
 
 /*
- * In a slow stream an ACK waits for a second segment (RFC 5681 section 4.2: "an ACK SHOULD be
- * generated for at least every second full-sized segment"). The reason is fairness, not cost: an
- * ACK per segment lets the sender refill each place in a full queue as it becomes free, while flows
- * acknowledged in pairs need two places and lose. Four flows of Linux got a quarter of the path
- * next to four of ours. PSH is no hint here, because other stacks set it at the end of every call;
- * two in a row are short messages for which an application may wait. A segment larger than the MSS
- * was coalesced (GRO, LRO, a local sender): it counts as at least two, and may fill a small window.
+ * Maximum delay of an ACK in a slow stream. The ACK waits for a second segment (RFC 5681 section
+ * 4.2: "an ACK SHOULD be generated for at least every second full-sized segment"). The reason is
+ * fairness, not cost: with an ACK per segment, a sender refills each free place of a full queue,
+ * while flows acknowledged in pairs need two places and lose. Four flows to Linux receivers got a
+ * quarter of the path next to four flows to ours. A single PSH is no hint, because other stacks set
+ * it at the end of every call. Two in a row are short messages for which an application may wait.
+ * A segment larger than the MSS was coalesced (GRO, LRO, a local sender): it counts as at least
+ * two, and may fill a small window.
  */
-static uint64_t delack_pair_ns(struct harp_conn *conn, bool pushed, bool joined)
+static uint64_t delack_pair_ns(struct harp_conn *conn, bool pushed, bool coalesced)
 {
-	bool again = pushed && conn->delack.full_pushed;
+	bool is_message = pushed && conn->delack.full_pushed;
 	/* Segments arrive in clusters: some gaps are much longer than the typical one. */
 	uint64_t hold_ns = 8u * conn->delack.full_gap_ns;
 
 	conn->delack.full_pushed = pushed;
-	if (again || joined || conn->rcv.full_segs_unacked >= 2 ||
+	if (is_message || coalesced || conn->rcv.full_segs_unacked >= 2 ||
 	    conn->tcp->acks_pending >= TCP_ACKS_HELD_MAX)
 		return 0;
 	return hold_ns < TCP_ACK_HOLD_SLOW_NS_MAX ? hold_ns : TCP_ACK_HOLD_SLOW_NS_MAX;
@@ -86,10 +86,13 @@ static uint64_t delack_short_ns(const struct harp_conn *conn)
 }
 
 /*
- * Maximum delay of this segment's ACK. A short segment: as long as the application permits.
- * Otherwise only in the middle of the sender's data: a full-sized segment without PSH. Briefly at
- * first, because a sender in slow start may have run out of window; longer in a stream; not at all
- * if the sender waits for our window.
+ * Maximum delay of this segment's ACK:
+ *	0			if the sender may be waiting for our window
+ *	delayed_ack_ns		after a short segment
+ *	delack_pair_ns()	in a slow stream
+ *	0			after PSH, the end of the sender's data
+ *	TCP_ACK_HOLD_NS		at first, because a sender in slow start may have used up its window
+ *	TCP_ACK_HOLD_BULK_NS	in a long stream
  */
 static uint64_t delack_hold_ns(struct harp_conn *conn, const struct tcp_segment *seg, uint32_t len)
 {
@@ -107,14 +110,15 @@ static uint64_t delack_hold_ns(struct harp_conn *conn, const struct tcp_segment 
 	return TCP_ACK_HOLD_NS;
 }
 
-/* Tracks the interval of full-sized segments: a pause counts at most twice the typical interval. */
+/* Tracks the interval of full-sized segments. A pause counts as at most twice the typical interval
+ * (plus a constant). */
 static void delack_gap(struct harp_conn *conn)
 {
 	uint32_t now_ns = (uint32_t)conn->tcp->now_ns, gap_ns = now_ns - conn->delack.full_ns;
-	uint32_t most_ns = 2 * conn->delack.full_gap_ns + TCP_ACK_HOLD_NS;
+	uint32_t gap_ns_max = 2 * conn->delack.full_gap_ns + TCP_ACK_HOLD_NS;
 
-	if (gap_ns > most_ns)
-		gap_ns = most_ns;
+	if (gap_ns > gap_ns_max)
+		gap_ns = gap_ns_max;
 	conn->delack.full_ns = now_ns;
 	conn->delack.full_gap_ns += gap_ns / 8u - conn->delack.full_gap_ns / 8u;
 	if (conn->delack.full_gap_ns > TCP_ACK_HOLD_SLOW_NS_MAX)
@@ -143,7 +147,6 @@ void tcp_delack_received(struct harp_conn *conn, const struct tcp_segment *seg, 
 		tcp_conn_event(conn, HARP_EVENT_READABLE);
 }
 
-/* Sending. */
 static bool delack_is_due(const struct harp_conn *conn)
 {
 	if (conn->flags & CONN_ACK_NOW)
@@ -172,7 +175,7 @@ unsigned tcp_delack_phase(struct tcp *tcp)
 			break;
 		}
 		if (err) {
-			/* The peer will retransmit and so trigger another ACK. */
+			/* The peer retransmits, which requests another ACK. */
 			tcp_out_acked(conn);
 			continue;
 		}

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_dupack.c - duplicate ACKs, for peers without SACK: RFC 6582, 3042.
+ * tcp_dupack.c - loss detection by duplicate ACKs, for peers without SACK: RFC 6582, 3042.
  *
  * Three duplicates mark the oldest segment lost; during recovery each partial ACK marks the next
- * one. A duplicate ACK subtracts one segment from the bytes in flight (dup_acked_bytes), whichever
- * segment it was, so limited transmit needs no special case. A later cumulative ACK covers some of
- * the bytes that duplicates have already reported.
+ * one. A duplicate ACK removes one segment, not known which, from the bytes in flight
+ * (dup_acked_bytes), so limited transmit (RFC 3042) needs no special case. A later cumulative ACK
+ * covers bytes that duplicates have already reported.
  */
 #include "transport/tcp.h"
 
@@ -24,10 +24,10 @@ static void dupack_mark_head(struct harp_conn *conn)
 }
 
 /*
- * Section 3.2 step 2 starts no recovery before an ACK beyond recover, because retransmitted copies
- * cause duplicates of recover itself. A loss right after recover would then always wait for the
- * timeout. At most as many copies exist as segments were retransmitted, so that many additional
- * duplicates are required instead.
+ * RFC 6582 section 3.2 step 2 starts no recovery before an ACK beyond recover, because redundant
+ * retransmissions cause duplicate ACKs of recover itself. A loss right after recover would then
+ * always wait for the timeout. Instead, this code requires additional duplicates, as many as
+ * segments were retransmitted.
  */
 static bool dupack_may_recover(const struct harp_conn *conn)
 {
@@ -39,15 +39,15 @@ static bool dupack_may_recover(const struct harp_conn *conn)
 
 void tcp_dupack_count(struct harp_conn *conn, struct tcp_ack *a)
 {
-	uint32_t most = conn_flight_bytes(conn), room;
+	uint32_t limit = conn_flight_bytes(conn), room;
 
 	/* RFC 5681 section 3.2 (4): at most the bytes that were outstanding when recovery began.
 	 * Otherwise a peer could pull new data endlessly with duplicates of one ACK (Savage et al.
 	 * 1999). */
 	if (conn->recovery == TCP_RECOVERY_FAST &&
-	    conn->loss.recover_seq - conn->snd.una_seq < most)
-		most = conn->loss.recover_seq - conn->snd.una_seq;
-	room = most > conn->loss.dup_acked_bytes ? most - conn->loss.dup_acked_bytes : 0;
+	    conn->loss.recover_seq - conn->snd.una_seq < limit)
+		limit = conn->loss.recover_seq - conn->snd.una_seq;
+	room = limit > conn->loss.dup_acked_bytes ? limit - conn->loss.dup_acked_bytes : 0;
 
 	if (conn->recovery == TCP_RECOVERY_RTO)
 		return;
@@ -65,24 +65,24 @@ void tcp_dupack_count(struct harp_conn *conn, struct tcp_ack *a)
 
 void tcp_dupack_advance(struct harp_conn *conn, struct tcp_ack *a)
 {
-	uint32_t known;
+	uint32_t reported;
 
 	if (conn->recovery != TCP_RECOVERY_FAST) {
-		known = conn->loss.dup_acked_bytes;
-		a->delivered_bytes = a->acked_bytes > known ? a->acked_bytes - known : 0;
+		reported = conn->loss.dup_acked_bytes;
+		a->delivered_bytes = a->acked_bytes > reported ? a->acked_bytes - reported : 0;
 		tcp_dupack_forget(conn);
 		return;
 	}
 	/* A partial ACK: duplicates had already reported its bytes, except for the retransmitted
 	 * segment. */
-	known = a->acked_bytes > conn->snd.mss_bytes ? a->acked_bytes - conn->snd.mss_bytes : 0;
-	if (known > conn->loss.dup_acked_bytes)
-		known = conn->loss.dup_acked_bytes;
-	conn->loss.dup_acked_bytes -= known;
-	/* Duplicates may have claimed everything in flight, including the lost segment. */
+	reported = a->acked_bytes > conn->snd.mss_bytes ? a->acked_bytes - conn->snd.mss_bytes : 0;
+	if (reported > conn->loss.dup_acked_bytes)
+		reported = conn->loss.dup_acked_bytes;
+	conn->loss.dup_acked_bytes -= reported;
+	/* Duplicates may have covered everything in flight, including the lost segment. */
 	if (conn->loss.dup_acked_bytes > conn_flight_bytes(conn))
 		conn->loss.dup_acked_bytes = conn_flight_bytes(conn);
-	a->delivered_bytes = a->acked_bytes - known;
+	a->delivered_bytes = a->acked_bytes - reported;
 	dupack_mark_head(conn);
 	tcp_mtu_probe_lost(conn, conn->sndq.head);
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_ecn.c - explicit congestion notification: RFC 3168, and the receiving half of DCTCP (RFC
+ * tcp_ecn.c - explicit congestion notification: RFC 3168, and the receiver's half of DCTCP (RFC
  * 8257).
  *
- * Theory of operation. Both ends agree in the handshake. New data is then sent as ECT(0); SYNs,
- * pure ACKs, probes and retransmissions do not (RFC 3168 section 6.1). A router marks a packet CE
+ * Theory of operation. The handshake negotiates ECN. New data is then sent as ECT(0); SYNs, pure
+ * ACKs, probes and retransmissions are not (RFC 3168 section 6.1). A router marks a packet CE
  * instead of dropping it, and the receiver sends ECE
  *	- until the sender sends CWR (RFC 3168 section 6.1.3); or,
  *	- with DCTCP, on the ACKs of marked segments only (RFC 8257 section 3.2): before the CE
@@ -30,14 +30,13 @@ static bool ecn_is_dctcp(const struct harp_conn *conn)
  */
 uint8_t tcp_ecn_syn_out(struct harp_conn *conn, bool reply)
 {
-	bool asks = conn->opts.ecn == HARP_ECN_REQUEST ||
-		    (conn->opts.ecn == HARP_ECN_DEFAULT && ecn_is_dctcp(conn));
+	bool offer = conn->opts.ecn == HARP_ECN_REQUEST ||
+		     (conn->opts.ecn == HARP_ECN_DEFAULT && ecn_is_dctcp(conn));
 
 	if (reply)
 		return conn->flags & CONN_ECN_IN ? TCP_ECE : 0;
-	/* Section 6.1.1.1: a SYN that offered ECN and got no answer may have been dropped for that
-	 * reason. */
-	if (asks && conn->snd.nxt_seq == conn->iss_seq) {
+	/* Section 6.1.1.1: only the first SYN, because a middlebox may drop SYNs that offer ECN. */
+	if (offer && conn->snd.nxt_seq == conn->iss_seq) {
 		conn->flags |= CONN_ECN_OFFERED;
 		return TCP_ECE | TCP_CWR;
 	}
@@ -47,18 +46,18 @@ uint8_t tcp_ecn_syn_out(struct harp_conn *conn, bool reply)
 
 void tcp_ecn_syn_in(struct harp_conn *conn, uint8_t flags)
 {
-	uint8_t said = flags & (TCP_ECE | TCP_CWR);
+	uint8_t ecn_flags = flags & (TCP_ECE | TCP_CWR);
 
 	if (flags & TCP_ACK) {
-		/* Only ECE: a peer that reflects unknown bits would send both. */
-		if (said != TCP_ECE || !(conn->flags & CONN_ECN_OFFERED))
+		/* Not CWR, too: a peer that reflects unknown bits sends both. */
+		if (ecn_flags != TCP_ECE || !(conn->flags & CONN_ECN_OFFERED))
 			return;
 		conn->flags |= CONN_ECN_IN;
-	} else if (said == (TCP_ECE | TCP_CWR) && conn->opts.ecn != HARP_ECN_OFF &&
+	} else if (ecn_flags == (TCP_ECE | TCP_CWR) && conn->opts.ecn != HARP_ECN_OFF &&
 		   !(conn->flags & CONN_ECN_PLAIN)) {
 		conn->flags |= CONN_ECN_IN;
 	}
-	/* "A host MUST NOT set ECT on data packets unless it ... has sent no non-ECN-setup SYN". */
+	/* Section 6.1.1: no ECT on data packets after a non-ECN-setup SYN. */
 	if ((conn->flags & (CONN_ECN_IN | CONN_ECN_PLAIN)) == CONN_ECN_IN)
 		conn->options |= HARP_TCPI_ECN;
 }
@@ -72,7 +71,6 @@ void tcp_ecn_syn_again(struct harp_conn *conn, uint8_t flags)
 	conn->options &= (uint8_t)~HARP_TCPI_ECN;
 }
 
-/* Output. */
 uint8_t tcp_ecn_out(const struct harp_conn *conn, const struct frame *f, uint32_t payload_len,
 		    uint8_t *flags)
 {
@@ -85,11 +83,10 @@ uint8_t tcp_ecn_out(const struct harp_conn *conn, const struct frame *f, uint32_
 	return ECN_ECT0;
 }
 
-/* Input. */
 void tcp_ecn_data_in(struct harp_conn *conn, const struct tcp_segment *seg)
 {
 	bool marked = (seg->in->tos & ECN_MASK) == ECN_CE;
-	bool before = conn->flags & CONN_ECN_ECHO;
+	bool echoing = conn->flags & CONN_ECN_ECHO;
 
 	if (!(conn->flags & CONN_ECN_IN))
 		return;
@@ -98,7 +95,7 @@ void tcp_ecn_data_in(struct harp_conn *conn, const struct tcp_segment *seg)
 		conn->acct.ecn_ce_in++;
 	}
 	if (ecn_is_dctcp(conn)) {
-		if (marked == before)
+		if (marked == echoing)
 			return;
 		if (conn->rcv.acked_seq != conn->rcv.nxt_seq)
 			(void)tcp_out_ack(conn);
@@ -106,12 +103,12 @@ void tcp_ecn_data_in(struct harp_conn *conn, const struct tcp_segment *seg)
 		tcp_delack_request(conn, true);
 		return;
 	}
-	/* A segment may have both: the sender has responded, and there is a new mark. */
+	/* A segment with CWR may have a new mark. */
 	if (seg->flags & TCP_CWR)
 		conn->flags &= ~(uint32_t)CONN_ECN_ECHO;
 	if (marked) {
 		conn->flags |= CONN_ECN_ECHO;
-		if (!before)
+		if (!echoing)
 			tcp_delack_request(conn, true);
 	}
 }
@@ -120,7 +117,7 @@ void tcp_ecn_reduced(struct harp_conn *conn)
 {
 	if (!(conn->options & HARP_TCPI_ECN))
 		return;
-	/* Section 6.1.2: "reduces its congestion window for any reason". */
+	/* Section 6.1.2: CWR after the sender "reduces its congestion window for any reason". */
 	conn->flags |= CONN_ECN_CWR;
 	conn->ecn.reduced_seq = conn->snd.nxt_seq;
 }
@@ -130,8 +127,8 @@ void tcp_ecn_echo_in(struct harp_conn *conn)
 	conn->tcp->stats->tcp_ecn_ece_in++;
 	conn->acct.ecn_ece_in++;
 	/* Once per window of data: all data sent since the last reduction must be acknowledged
-	 * first. After half of the sequence space without a reduction, reduced_seq is ahead and
-	 * meaningless. */
+	 * first. If reduced_seq is ahead of SND.NXT, it is meaningless: SND.UNA has passed it by
+	 * half of the sequence space. */
 	if (seq_leq(conn->snd.una_seq, conn->ecn.reduced_seq) &&
 	    seq_leq(conn->ecn.reduced_seq, conn->snd.nxt_seq))
 		return;

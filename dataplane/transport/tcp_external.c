@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_external.c - segments from the application's memory (memory/external.h). Their sizes are
- * those of copied data, but each segment is a frame with the headers and external frames that refer
- * to the payload.
+ * tcp_external.c - segments that refer to the application's memory (memory/external.h). They are as
+ * large as segments of copied data. Each consists of a frame for the headers and external frames
+ * that refer to the payload.
  */
 #include "transport/tcp.h"
 
@@ -10,10 +10,10 @@
 
 #include "memory/external.h"
 
-#define EXTERNAL_HELD_MIN 16u /* per connection, before it must leave external frames for others */
+#define EXTERNAL_HELD_MIN 16u /* external frames of a connection: see external_allows() */
 
-/* True if this connection may take another external frame: a connection that has some must leave
- * some for others. */
+/* True if this connection may take another external frame. A connection with EXTERNAL_HELD_MIN of
+ * them must leave a quarter for others. */
 static bool external_allows(struct harp_conn *conn)
 {
 	const struct frame_pool *pool = conn->tcp->pool;
@@ -34,7 +34,7 @@ static void external_count(struct harp_conn *conn)
 	conn->tcp->stats->frames_tcp_external++;
 }
 
-/* The newest frame of the queue if these bytes continue it, so that it can be extended. */
+/* The last frame of seg if these bytes follow its bytes in memory; else NULL. */
 static struct frame *external_tail(const struct harp_conn *conn, const struct frame *seg,
 				   const struct frame_memory *memory, const uint8_t *src)
 {
@@ -47,18 +47,18 @@ static struct frame *external_tail(const struct harp_conn *conn, const struct fr
 }
 
 size_t tcp_external_queue(struct harp_conn *conn, struct frame_memory *memory, const uint8_t *src,
-			  size_t len, bool *records)
+			  size_t len, bool *exhausted)
 {
 	struct frame_pool *pool = conn->tcp->pool;
 	size_t done = 0;
 
-	*records = false;
+	*exhausted = false;
 	while (done < len) {
 		struct frame *seg, *f;
 		uint32_t n;
 
-		*records = !external_allows(conn);
-		seg = *records ? NULL : tcp_sndq_growing(conn);
+		*exhausted = !external_allows(conn);
+		seg = *exhausted ? NULL : tcp_sndq_growing(conn);
 		if (!seg)
 			break;
 		n = conn->snd.mss_bytes - seg_bytes(seg);
@@ -92,8 +92,6 @@ struct frame *tcp_external_cut(struct harp_conn *conn, struct frame *f, uint32_t
 		external_count(conn);
 	return rest;
 }
-
-/* releasing the memory */
 
 static bool external_refers(const struct harp_conn *conn, const struct frame *seg,
 			    const struct frame_memory *memory)

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_fast.c - the fast path (header prediction; RFC 1323 appendix and Jacobson 1990).
+ * tcp_fast.c - the fast path (header prediction, Jacobson 1990).
  *
  * Conditions: the connection is established; the flags are ACK, perhaps PSH; the payload begins at
  * RCV.NXT and fits; the options are the negotiated ones; no loss is being repaired. Then the only
  * effects in RFC 9293 section 3.10.7 are that the ACK may move SND.UNA, the window is updated, and
- * the payload is queued. tcp_in.c does the same for such a segment step by step; the fast path must
- * never differ from it.
+ * the payload is queued. The result must be the same as that of the slow path in tcp_in.c.
  */
 #include "transport/tcp.h"
 
@@ -32,7 +31,7 @@ static inline bool fast_is_slow(const struct harp_conn *conn, const struct tcp_s
 	return slow;
 }
 
-/* The payload is one frame and fits regardless of other connections: no trimming, merging or
+/* True if the payload is one frame, and budget and pool have room for it without coalescing or
  * eviction. */
 static inline bool fast_may_keep(const struct harp_conn *conn, const struct tcp_segment *seg)
 {
@@ -93,10 +92,8 @@ enum tcp_verdict tcp_fast_in(struct harp_conn *conn, struct tcp_segment *seg)
 	return TCP_KEPT;
 }
 
-/*
- * Same time and same headers as the previous segment, except for the sequence number. So only the
- * receive queue and the sequence number need a check.
- */
+/* The time and the headers are those of the previous segment, except for the sequence number. So
+ * only sequence number, window and memory are checked. */
 bool tcp_fast_next(struct harp_conn *conn, const struct tcp_segment *seg)
 {
 	if (seg->seq != conn->rcv.nxt_seq || seg->len > conn_rcv_wnd_bytes(conn) ||

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_gro.c - GRO batch: consecutive packets of one burst whose headers differ only in sequence
+ * tcp_gro.c - GRO batches: consecutive packets of one burst whose headers differ only in sequence
  * number, identification and checksums.
  *
- * Nearly all packets of a stream are of this kind. Each layer would give such a packet the same
- * verdict as the previous one, because its state cannot have changed: only this connection was
- * processed in between. So the layers are skipped. Checksums are verified as always, as are the
- * conditions of the fast path that may have changed. Accepted packets are handled as by
- * tcp_input(); all others are left to it, unmodified. Unlike the kernel's GRO, this does not merge
- * packets.
+ * Nearly all packets of a stream are of this kind. Each layer would return the same verdict as for
+ * the previous packet, because its state has not changed since. So a batch skips the layers. It
+ * verifies checksums, and those conditions of the fast path that may have changed. The result for
+ * an accepted packet is that of tcp_input(); other packets are left to tcp_input(), unmodified.
+ * Unlike the kernel's GRO, this does not merge packets.
  */
 #include "transport/tcp_gro.h"
 
@@ -23,8 +22,8 @@ void tcp_gro_begin(struct tcp_gro *gro, struct harp_conn *conn)
 {
 	const struct tcp_segment *seg = &gro->seg;
 	const struct packet_in *in = &gro->in;
-	const uint8_t *th =
-		in->frame->pub.data - seg->header_bytes; /* tcp_fast_in() has advanced it */
+	/* tcp_fast_in() has advanced data to the payload. */
+	const uint8_t *th = in->frame->pub.data - seg->header_bytes;
 	ptrdiff_t ip_at = in->ip_header - gro->head, tcp_at = th - gro->head;
 	bool v4 = in->ip_header[0] >> 4 == 4;
 
@@ -35,7 +34,7 @@ void tcp_gro_begin(struct tcp_gro *gro, struct harp_conn *conn)
 	gro->conn = conn;
 	if (gro->ip_at == ip_at && gro->tcp_at == tcp_at && gro->v4 == v4 &&
 	    gro->header_bytes == seg->header_bytes)
-		return; /* same layout as the last batch: the mask is still valid */
+		return; /* the mask of the last batch is still valid */
 	gro->ip_at = (uint8_t)ip_at;
 	gro->tcp_at = (uint8_t)tcp_at;
 	gro->header_bytes = seg->header_bytes;

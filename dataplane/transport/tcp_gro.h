@@ -11,7 +11,7 @@
 struct tcp_gro {
 	struct harp_conn *conn; /* NULL: the previous packet did not start or continue a batch */
 	const uint8_t *head;    /* the previous packet */
-	uint32_t bytes;         /* its length, as received from the NIC */
+	uint32_t bytes;         /* length of the previous packet as received from the NIC */
 	uint8_t ip_at, tcp_at, header_bytes;
 	bool v4;
 	struct packet_in in;
@@ -19,9 +19,11 @@ struct tcp_gro {
 	uint8_t same[TCP_GRO_HEADERS_BYTES]; /* 0xff where headers must be equal */
 };
 
-/* tcp_fast_in() has accepted the packet at gro->head, gro->in and gro->seg, and kept it whole. */
+/* Starts a batch: tcp_fast_in() has queued the packet of gro->head, gro->in and gro->seg as one
+ * frame. */
 void tcp_gro_begin(struct tcp_gro *gro, struct harp_conn *conn);
-/* Continues a batch (gro->conn is set): takes the packet. False: not part of it, unmodified. */
+/* Continues a batch (gro->conn is set) with a packet. False: it does not belong to the batch, and
+ * is unmodified. */
 bool tcp_gro_in(struct tcp_gro *gro, struct frame *f);
 
 #endif

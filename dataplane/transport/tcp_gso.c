@@ -3,11 +3,11 @@
  * tcp_gso.c - several segments as one packet, which the NIC segments again (TSO).
  *
  * A GSO packet consists of the segments that this phase would have sent one by one: full-sized
- * segments that were never sent, and perhaps a smaller one at the end. It has the first one's
- * headers. The NIC writes the others as we would: sequence number and identification incremented,
- * FIN and PSH on the last only. So a segment with PSH ends the packet. Each segment keeps its own
- * frame in the send queue: ACKs, SACK blocks and losses apply to segments, never to GSO packets.
- * Retransmissions are sent one by one.
+ * segments that were never sent, and perhaps a smaller one at the end. It has the headers of the
+ * first segment. The NIC derives the headers of the others: it increments sequence number and
+ * identification, and sets FIN and PSH only on the last. So a segment with PSH ends the packet.
+ * Each segment keeps its own frame in the send queue: ACKs, SACK blocks and losses apply to
+ * segments, never to GSO packets. Retransmissions are sent one by one.
  */
 #include "transport/tcp.h"
 
@@ -30,7 +30,8 @@ bool tcp_gso_is_read(const struct frame *seg)
 	return false;
 }
 
-/* Adds a frame to a copy; NULL: none is free, and the copy is freed. */
+/* Adds a frame to the copy that begins with *first. NULL: no frame is free, and the copy was
+ * freed. */
 static struct frame *gso_copy_grow(struct harp_conn *conn, struct frame **first, struct frame *last,
 				   uint32_t *frags)
 {
@@ -77,13 +78,14 @@ struct frame *tcp_gso_copy(struct harp_conn *conn, const struct frame *seg, uint
 	return first;
 }
 
-/* True if seg may be added. As tx_may_send(), but without splitting and without setting a timer. */
+/* True if seg may be added. The conditions are those of tx_may_send(), which also splits segments
+ * and sets timers. */
 static bool gso_admits(const struct harp_conn *conn, const struct tcp_gso *gso,
 		       const struct frame *seg)
 {
 	const struct tcp *tcp = conn->tcp;
 	uint32_t bytes = gso->bytes + seg_bytes(seg);
-	/* Further segments have no headers of their own. */
+	/* A frame for headers only is not part of the packet, unless it is the first. */
 	uint32_t frags = gso->frags + seg_frags(seg) - (seg->pub.len == 0 ? 1 : 0);
 
 	return seg_bytes(seg) > 0 && seg_bytes(seg) <= conn->snd.mss_bytes &&
@@ -98,10 +100,10 @@ struct tcp_gso tcp_gso_build(const struct harp_conn *conn, struct frame *seg)
 {
 	struct tcp_gso gso = tcp_gso_one(seg);
 
+	/* CWR belongs on one segment only, but NICs differ in how they copy it. */
 	if (conn->loss_open ||
 	    ((conn->tcp->io->features & HARP_NIC_TX_TSO_V4) && !harp_addr_is_v4(&conn->path.dst)) ||
-	    (conn->flags &
-	     CONN_ECN_CWR)) /* applies to one segment: NICs differ in how they handle it */
+	    (conn->flags & CONN_ECN_CWR))
 		return gso;
 	while (seg_bytes(gso.last) == conn->snd.mss_bytes && !(gso.last->flags & FRAME_FIN) &&
 	       !(gso.last->tcp_flags & SEG_PUSH) && gso.last->next &&

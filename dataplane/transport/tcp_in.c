@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_in.c - segment arrival: RFC 9293 section 3.10.7, in its order.
+ * tcp_in.c - segment arrival: the steps of RFC 9293 section 3.10.7, in its order.
  *
  * Theory of operation. tcp_input() checks header and checksum and finds the connection. tcp_fast.c
  * handles the common case. All other segments follow the RFC step by step; tcp_check.c decides
  * acceptability. Each step returns a verdict or TCP_PASS.
  *
- * Replies are requested (tcp_delack_request(), tcp_tx_ready()) and sent later. Only resets,
- * challenge ACKs and answers to unacceptable segments are sent from here, because no state records
- * the segments that they answer.
+ * This code only requests most replies (tcp_delack_request(), tcp_tx_ready()); the transmit phase
+ * sends them. It sends resets, challenge ACKs and replies to unacceptable segments itself, because
+ * no state records the segments to which they reply.
  */
 #include "transport/tcp_gro.h"
 
@@ -18,7 +18,6 @@
 #include "base/checksum.h"
 #include "base/endian.h"
 
-/* Before the connection is known. */
 static inline bool in_checksum_valid(struct tcp *tcp, const struct packet_in *in)
 {
 	uint16_t field;
@@ -51,7 +50,7 @@ static enum tcp_verdict in_parse(struct tcp *tcp, struct packet_in *in, struct t
 		return TCP_DROP_CHECKSUM;
 	seg->in = in;
 	seg->flags = th[13];
-	/* No stack sends these, but port scanners do. */
+	/* Only port scanners send these. */
 	if ((seg->flags & TCP_SYN && seg->flags & (TCP_FIN | TCP_RST)) ||
 	    !(seg->flags & (TCP_SYN | TCP_RST | TCP_ACK)))
 		return TCP_DROP_FLAGS;
@@ -95,8 +94,8 @@ static enum tcp_verdict in_no_flow(struct tcp *tcp, struct tcp_segment *seg)
 	}
 	if (port_on_other_queue(&tcp->ports, (uint16_t)(th[2] << 8 | th[3])))
 		return TCP_DROP_OTHER_QUEUE;
-	/* 3.10.7.1 CLOSED: "An incoming segment containing a RST is discarded. An incoming segment
-	 * not containing a RST causes a RST to be sent in response." */
+	/* Section 3.10.7.1, CLOSED: "An incoming segment containing a RST is discarded. An incoming
+	 * segment not containing a RST causes a RST to be sent in response." */
 	if (!(seg->flags & TCP_RST))
 		tcp_out_rst_reply(tcp, seg);
 	return TCP_DROP_NO_FLOW;
@@ -129,7 +128,7 @@ static void in_fin(struct harp_conn *conn)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 3.10.7.3 SYN-SENT.
+ * Section 3.10.7.3: SYN-SENT.
  */
 static enum tcp_verdict in_syn_sent(struct harp_conn *conn, const struct tcp_segment *seg)
 {
@@ -178,12 +177,12 @@ static enum tcp_verdict in_syn_sent(struct harp_conn *conn, const struct tcp_seg
 }
 
 /*
- * After a simultaneous open with a SYN, a SYN-ACK with another ISN acknowledges our SYN. The sender
- * of the first SYN did not need to know our ISN: it was an old duplicate or forged. RFC 9293 would
- * answer with an ACK and the peer with a reset, so an attacker that knows the 4-tuple could abort a
- * connect with one packet.
+ * True for a SYN-ACK that acknowledges our SYN, but has another ISN than the SYN that began a
+ * simultaneous open. The sender of that SYN need not have known our ISN: the SYN was an old
+ * duplicate or forged. With RFC 9293 we would send an ACK and the peer a reset, so an attacker that
+ * knows the 4-tuple could abort a connect with one packet.
  */
-static bool in_syn_was_foreign(const struct harp_conn *conn, const struct tcp_segment *seg)
+static bool in_first_syn_was_false(const struct harp_conn *conn, const struct tcp_segment *seg)
 {
 	return conn->state == HARP_TCP_SYN_RECEIVED && !(conn->flags & CONN_PASSIVE) &&
 	       (seg->flags & (TCP_SYN | TCP_ACK | TCP_RST)) == (TCP_SYN | TCP_ACK) &&
@@ -203,8 +202,7 @@ static enum tcp_verdict in_ack_syn_received(struct harp_conn *conn, const struct
 		return TCP_DROP_ACK;
 	}
 	conn->snd.una_seq = seg->ack;
-	/* RFC 7323 section 2.2: the window of a SYN-ACK, in a simultaneous open, is never
-	 * scaled. */
+	/* RFC 7323 section 2.2: the window of a SYN-ACK (simultaneous open) is never scaled. */
 	conn->snd.wnd_bytes = seg->wnd_field << (seg->flags & TCP_SYN ? 0 : conn->snd.wscale);
 	conn->snd_wnd_max_bytes = conn->snd.wnd_bytes;
 	conn->snd.wl1_seq = seg->seq;
@@ -251,7 +249,8 @@ static enum tcp_verdict in_check_ack(struct harp_conn *conn, const struct tcp_se
 	if (v != TCP_PASS)
 		return v;
 	conn_note_received(conn);
-	/* Later than RFC 7323 section 5.3 R3: only after the segment has proved acceptable. */
+	/* RFC 7323 section 5.3 R3 does this earlier, before the segment is known to be
+	 * acceptable. */
 	tcp_check_take_timestamp(conn, seg);
 	conn->ts.echo = seg->opt.tsecr;
 	conn->ecn.ack_ece = (seg->flags & (TCP_ECE | TCP_SYN)) == TCP_ECE &&
@@ -284,7 +283,8 @@ static enum tcp_verdict in_text_and_fin(struct harp_conn *conn, struct tcp_segme
 	if (seg->len > 0) {
 		if (!(conn->flags & CONN_HANDLE) && !conn->listener &&
 		    seq_gt(fin_seq, conn->rcv.nxt_seq)) {
-			/* RFC 1122 4.2.2.13: data for an application that has closed: reset. */
+			/* RFC 1122 section 4.2.2.13: a reset for data after the application's
+			 * close. */
 			tcp_conn_reset(conn, -ECONNRESET);
 			return TCP_DROP_STATE;
 		}
@@ -295,19 +295,19 @@ static enum tcp_verdict in_text_and_fin(struct harp_conn *conn, struct tcp_segme
 		conn->flags |= CONN_FIN_OOO;
 		conn->rcv_fin_seq = fin_seq;
 	}
-	/* In-order data beyond the claimed FIN: the FIN was forged. */
+	/* In-order data extends beyond the FIN, so the FIN was forged. */
 	if ((conn->flags & CONN_FIN_OOO) && seq_gt(conn->rcv.nxt_seq, conn->rcv_fin_seq))
 		conn->flags &= ~(uint32_t)CONN_FIN_OOO;
 	if ((conn->flags & CONN_FIN_OOO) && conn->rcv.nxt_seq == conn->rcv_fin_seq)
 		in_fin(conn);
 	else if (fin && seg->len == 0)
-		(void)tcp_out_ack(conn); /* out of order: a duplicate ACK, as for data */
+		(void)tcp_out_ack(conn); /* a duplicate ACK, as for out-of-order data */
 	return v;
 }
 
-/* A new incarnation: RFC 9293 section 3.6.1 (MUST-13's exception): it "assigns its initial sequence
- * number for the new connection to be larger than the largest sequence number it used on the
- * previous". */
+/* Replaces a connection in TIME-WAIT by a new incarnation, the exception to MUST-13 in RFC 9293
+ * section 3.6.1: it "assigns its initial sequence number for the new connection to be larger than
+ * the largest sequence number it used on the previous". */
 static enum tcp_verdict in_time_wait_reuse(struct harp_conn *conn, struct tcp_segment *seg)
 {
 	struct tcp *tcp = conn->tcp;
@@ -315,8 +315,7 @@ static enum tcp_verdict in_time_wait_reuse(struct harp_conn *conn, struct tcp_se
 	uint32_t old_nxt_seq = conn->snd.nxt_seq;
 	enum tcp_verdict v;
 
-	/* No new incarnation: the old one keeps TIME-WAIT. */
-	if (tcp_listen_is_full(l))
+	if (tcp_listen_is_full(l)) /* drops the SYN; TIME-WAIT continues */
 		return tcp_listen_input(l, seg);
 	tcp_conn_die(conn, 0);
 	v = in_no_flow(tcp, seg);
@@ -332,7 +331,7 @@ static enum tcp_verdict in_slow(struct harp_conn *conn, struct tcp_segment *seg)
 
 	if (conn->state == HARP_TCP_SYN_SENT)
 		return in_syn_sent(conn, seg);
-	if (in_syn_was_foreign(conn, seg)) {
+	if (in_first_syn_was_false(conn, seg)) {
 		tcp_conn_offer(conn);
 		return in_syn_sent(conn, seg);
 	}
@@ -344,7 +343,7 @@ static enum tcp_verdict in_slow(struct harp_conn *conn, struct tcp_segment *seg)
 	v = in_check_ack(conn, seg);
 	if (v != TCP_PASS)
 		return v;
-	if (seg->flags & TCP_SYN) /* the peer retransmits the rest, as in SYN-SENT */
+	if (seg->flags & TCP_SYN) /* as in SYN-SENT, data and FIN are ignored */
 		return TCP_DONE;
 	/* "Sixth, check the URG bit": urgent data is delivered in line (RFC 6093). */
 	return in_text_and_fin(conn, seg);
@@ -366,7 +365,6 @@ static enum tcp_verdict in_segment(struct tcp *tcp, struct tcp_gro *gro)
 	v = tcp_fast_in(conn, seg);
 	if (v == TCP_PASS)
 		return in_slow(conn, seg);
-	/* Queued as a single frame, unchanged. */
 	if (v == TCP_KEPT && gro->head && conn->rcvq.tail == gro->in.frame)
 		tcp_gro_begin(gro, conn);
 	return v;
@@ -374,7 +372,7 @@ static enum tcp_verdict in_segment(struct tcp *tcp, struct tcp_gro *gro)
 
 enum tcp_verdict tcp_input(struct tcp *tcp, struct tcp_gro *gro)
 {
-	/* The counter of each drop reason; 0: not counted. */
+	/* offset of the counter of each drop reason; 0: not counted here */
 	static const size_t counters[TCP_VERDICTS] = {
 		[TCP_DROP_SHORT] = offsetof(struct harp_stats, drop_tcp_short),
 		[TCP_DROP_CHECKSUM] = offsetof(struct harp_stats, drop_tcp_checksum),
@@ -382,7 +380,7 @@ enum tcp_verdict tcp_input(struct tcp *tcp, struct tcp_gro *gro)
 		[TCP_DROP_OPTIONS] = offsetof(struct harp_stats, drop_tcp_options),
 		[TCP_DROP_NO_FLOW] = offsetof(struct harp_stats, drop_tcp_no_flow),
 		[TCP_DROP_OTHER_QUEUE] = offsetof(struct harp_stats, drop_port_elsewhere),
-		[TCP_DROP_BACKLOG] = 0, /* counted where the SYN is dropped: see tcp_listen.c */
+		[TCP_DROP_BACKLOG] = 0, /* counted in tcp_listen.c */
 		[TCP_DROP_WINDOW] = offsetof(struct harp_stats, drop_tcp_window),
 		[TCP_DROP_PAWS] = offsetof(struct harp_stats, drop_tcp_paws),
 		[TCP_DROP_ACK] = offsetof(struct harp_stats, drop_tcp_ack),

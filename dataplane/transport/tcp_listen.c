@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_listen.c - a SYN to a listener: RFC 9293 section 3.10.7.2.
+ * tcp_listen.c - segments to a listener: RFC 9293 section 3.10.7.2.
  *
- * The backlog bounds a listener's embryonic plus unaccepted connections. All listeners together may
- * use half of the stack's slots for embryonic ones. Beyond that, SYNs are answered without state
- * (tcp_cookie.c), so a SYN flood locks out no peer that completes the handshake. If the application
- * does not accept, SYNs are dropped.
+ * The backlog limits the sum of a listener's embryonic and unaccepted connections. All listeners
+ * together may use half of the stack's slots for embryonic ones. Beyond that, a SYN gets a SYN
+ * cookie (tcp_cookie.c), so a SYN flood does not lock out peers that complete the handshake. SYNs
+ * are dropped while the accept queue is full.
  */
 #include "transport/tcp.h"
 
@@ -44,7 +44,7 @@ void tcp_listener_forget(struct harp_conn *conn)
 	conn->listener = NULL;
 }
 
-/* Options that the application has disabled are ignored. */
+/* The options of a SYN that the application has not disabled. */
 static uint8_t syn_options_seen(const struct harp_conn *conn, const struct tcp_options *opt)
 {
 	uint8_t off = 0;
@@ -64,7 +64,7 @@ void tcp_syn_options(struct harp_conn *conn, const struct tcp_segment *seg)
 	uint8_t seen = syn_options_seen(conn, opt);
 	uint32_t mss =
 		opt->seen & TCP_OPT_MSS ? opt->mss_bytes : tcp_mss_bytes_default(&conn->path.dst);
-	uint32_t most;
+	uint32_t segment_bytes_max;
 
 	conn->irs_seq = seg->seq;
 	conn->rcv.nxt_seq = seg->seq + 1;
@@ -82,19 +82,20 @@ void tcp_syn_options(struct harp_conn *conn, const struct tcp_segment *seg)
 		conn->options |= HARP_TCPI_WSCALE;
 		conn->snd.wscale = opt->wscale;
 	} else {
-		/* RFC 7323 section 2.2: both sides or none. */
+		/* RFC 7323 section 2.2: both ends scale their windows, or neither. */
 		conn->snd.wscale = 0;
 		conn->rcv.wscale = 0;
 	}
-	/* RFC 9293 3.7.1: Eff.snd.MSS = min (SendMSS+20, MMS_S) - TCPhdrsize - IPoptionsize. */
+	/* RFC 9293 section 3.7.1: Eff.snd.MSS = min (SendMSS+20, MMS_S) - TCPhdrsize -
+	 * IPoptionsize. */
 	if (mss < TCP_MSS_BYTES_MIN)
 		mss = TCP_MSS_BYTES_MIN;
 	if (mss > conn_link_mss_bytes(conn))
 		mss = conn_link_mss_bytes(conn);
 	if (conn->options & HARP_TCPI_TIMESTAMPS)
 		mss -= TCP_OPTIONS_TIMESTAMP_BYTES;
-	most = tcp_sndq_segment_bytes_max(conn->tcp);
-	conn->snd.mss_bytes = (uint16_t)(mss < most ? mss : most);
+	segment_bytes_max = tcp_sndq_segment_bytes_max(conn->tcp);
+	conn->snd.mss_bytes = (uint16_t)(mss < segment_bytes_max ? mss : segment_bytes_max);
 	tcp_mtu_init(conn);
 	/* RFC 7323 section 2.2: the window of a SYN is never scaled. */
 	conn->snd.wnd_bytes = seg->wnd_field;
@@ -163,8 +164,8 @@ enum tcp_verdict tcp_listen_input(struct harp_listener *l, const struct tcp_segm
 		return TCP_DROP_STATE;
 	/* "Second, check for an ACK: Any acknowledgment is bad if it arrives on a connection still
 	 * in the LISTEN state. An acceptable reset segment should be formed." While cookies are
-	 * outstanding it may be data whose handshake ACK was lost. Then there is no answer, and the
-	 * peer retransmits. */
+	 * outstanding, no reset: the ACK may belong to a peer whose handshake ACK was lost or did
+	 * not fit into the backlog, and which retransmits. */
 	if (seg->flags & TCP_ACK) {
 		if (tcp->now_ns < l->cookie_until_ns && !(seg->flags & TCP_SYN))
 			return tcp_cookie_accept(l, seg) ? TCP_PASS : TCP_DROP_ACK;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_loss.c - loss recovery: its start and end, transmissions during recovery, and undo.
+ * tcp_loss.c - loss recovery: start, end, transmissions during it, and undo.
  *
- * Theory of operation. Segments carry marks (tcp_sack.c). With SACK, RACK marks lost segments
- * (tcp_rack.c); without it, duplicate and partial ACKs do (tcp_dupack.c). A timeout marks
- * everything that is not SACKed and not too recent. Marked segments are retransmitted, oldest
- * first, as the window allows; clearing the mark puts the segment in flight again.
+ * Theory of operation. Segments have marks (tcp_sack.c). With SACK, RACK marks lost segments
+ * (tcp_rack.c); without it, duplicate and partial ACKs do (tcp_dupack.c). A timeout marks all
+ * segments that are neither SACKed nor recent. Segments marked lost are retransmitted, oldest
+ * first, as the window allows, which clears the mark.
  *
  * conn->recovery is the state. All states but NONE are an episode, which lasts until SND.UNA
  * reaches recover_seq (SND.NXT when the state was entered), regardless of further losses:
@@ -15,9 +15,9 @@
  *		(tcp_loss_found())
  *		-> CWR  at an ECN mark (tcp_loss_ecn()), or when the tail loss probe has repaired a
  *		loss
- *	FAST	segments were lost. The controller has set ssthresh, and RFC 9937 (PRR) moves cwnd
- *		there: the sender sends a fraction of the delivered data, so the pipe neither runs
- *		dry nor bursts
+ *	FAST	segments were lost. The controller has set ssthresh, and PRR (RFC 9937) moves cwnd
+ *		there: for each delivered byte, a fraction of a byte is sent, which avoids both
+ *		pauses and bursts
  *	CWR	as FAST, with nothing to retransmit
  *		-> FAST at the next loss: PRR continues towards the same ssthresh
  *	RTO	the timer has expired, in any state (tcp_loss_timeout()): slow start from one
@@ -25,16 +25,16 @@
  *	all	-> NONE by loss_end(), at recover_seq; or by loss_undo(), if the episode was
  *		spurious
  *
- * Two more bits live longer. loss_open is set from the first mark, duplicate or probe, keeps ACKs
- * off the fast path, and is cleared by loss_close(). undo.open is set by FAST and RTO, which may
- * turn out to be spurious. It is cleared when data sent after the episode is acknowledged, because
- * a DSACK arrives one round trip late.
+ * Two bits may stay set after an episode. loss_open is set by the first mark, duplicate ACK or
+ * probe, keeps ACKs off the fast path, and is cleared by loss_close(). undo.open is set by FAST and
+ * RTO, which may be spurious. It is cleared when data sent after the episode is acknowledged,
+ * because a DSACK arrives one round trip late.
  *
  * An episode was spurious if the first ACK of new data echoes a timestamp from before the first
  * retransmission (Eifel, RFC 3522), if every retransmission is reported as a duplicate (DSACK, RFC
- * 3708), or if, after a timeout, a segment is delivered that was sent before it and not again
- * (F-RTO with SACK, RFC 5682 section 3). Then struct cc is restored (RFC 4015) and the marks are
- * cleared; RACK marks the segments again that are really lost.
+ * 3708), or if, after a timeout, a segment is delivered that was sent before it and not
+ * retransmitted (F-RTO with SACK, RFC 5682 section 3). Then struct cc is restored (RFC 4015) and
+ * the lost marks are cleared; RACK marks segments that are lost again.
  */
 #include "transport/tcp.h"
 
@@ -47,11 +47,11 @@ static uint32_t loss_outstanding_bytes(const struct harp_conn *conn)
 
 uint32_t tcp_loss_pipe_bytes(const struct harp_conn *conn)
 {
-	uint32_t gone =
+	uint32_t not_in_pipe =
 		conn->loss.sacked_bytes + conn->loss.lost_bytes + conn->loss.dup_acked_bytes;
 	uint32_t flight = conn_flight_bytes(conn);
 
-	return flight > gone ? flight - gone : 0;
+	return flight > not_in_pipe ? flight - not_in_pipe : 0;
 }
 
 static struct cc_event loss_event(const struct harp_conn *conn, uint32_t flight_bytes)
@@ -67,14 +67,14 @@ static struct cc_event loss_event(const struct harp_conn *conn, uint32_t flight_
 	};
 }
 
-/* PRR controls the window. */
+/* True if PRR sets the window. */
 static bool loss_is_reducing(const struct harp_conn *conn)
 {
 	return conn->recovery == TCP_RECOVERY_FAST || conn->recovery == TCP_RECOVERY_CWR;
 }
 
 /* ------------------------------------------------------------------------------------------------
- * Beginning.
+ * Start.
  */
 static void loss_save(struct harp_conn *conn)
 {
@@ -86,14 +86,14 @@ static void loss_save(struct harp_conn *conn)
 	conn->undo.resent_segs = conn->scoreboard.resent_count;
 }
 
-static void loss_begin(struct harp_conn *conn, enum tcp_recovery how, enum cc_signal signal,
+static void loss_begin(struct harp_conn *conn, enum tcp_recovery recovery, enum cc_signal signal,
 		       uint32_t flight_bytes)
 {
 	assert(tcp_sack_sums_valid(conn));
 	if (conn->recovery == TCP_RECOVERY_NONE) {
 		struct cc_event ev = loss_event(conn, flight_bytes);
 
-		if (how == TCP_RECOVERY_FAST)
+		if (recovery == TCP_RECOVERY_FAST)
 			loss_save(conn);
 		else
 			conn->undo.open = 0; /* ECN, or the loss is certain */
@@ -105,13 +105,13 @@ static void loss_begin(struct harp_conn *conn, enum tcp_recovery how, enum cc_si
 		conn->prr.out_bytes = 0;
 		conn->prr.flight_bytes = flight_bytes > 0 ? flight_bytes : 1;
 	}
-	conn->recovery = (uint8_t)how;
+	conn->recovery = (uint8_t)recovery;
 	conn->loss.recover_seq = conn->snd.nxt_seq;
 	conn->undo.end_seq = conn->snd.nxt_seq;
 	conn->undo.frto = 0;
 	conn->loss_open = 1;
 	conn->tlp.out = 0;
-	if (how == TCP_RECOVERY_FAST) {
+	if (recovery == TCP_RECOVERY_FAST) {
 		conn->loss.rtx_force = 1;
 		conn->acct.fast_retransmits++;
 		conn->tcp->stats->tcp_fast_retransmits++;
@@ -119,7 +119,7 @@ static void loss_begin(struct harp_conn *conn, enum tcp_recovery how, enum cc_si
 }
 
 /* ------------------------------------------------------------------------------------------------
- * RFC 9937 section 6.2, and RFC 6937 before it.
+ * PRR: RFC 9937 section 6.2. safe: the ACK moved SND.UNA and no further loss was detected.
  */
 static void loss_prr(struct harp_conn *conn, uint32_t delivered_bytes, bool safe)
 {
@@ -135,8 +135,8 @@ static void loss_prr(struct harp_conn *conn, uint32_t delivered_bytes, bool safe
 		count = (int64_t)((share + conn->prr.flight_bytes - 1) / conn->prr.flight_bytes) -
 			conn->prr.out_bytes;
 	} else {
-		/* "SndCnt = MAX(prr_delivered - prr_out, DeliveredData)", one more when nothing
-		 * else was lost, "MIN(ssthresh - inflight, SndCnt)" */
+		/* "SndCnt = MAX(prr_delivered - prr_out, DeliveredData)", one more segment if safe,
+		 * "MIN(ssthresh - inflight, SndCnt)" */
 		count = ahead > delivered_bytes ? ahead : delivered_bytes;
 		if (safe)
 			count += conn->snd.mss_bytes;
@@ -145,20 +145,19 @@ static void loss_prr(struct harp_conn *conn, uint32_t delivered_bytes, bool safe
 	}
 	if (count < 0)
 		count = 0;
-	/* With nothing in flight no ACK would ever arrive. */
+	/* With nothing in flight, no ACK would arrive. */
 	if (pipe == 0 && count < conn->snd.mss_bytes)
 		count = conn->snd.mss_bytes;
 	conn->cc.cwnd_bytes = pipe + (uint32_t)count;
 }
 
-/* Spurious recovery. */
 static bool loss_was_spurious(struct harp_conn *conn, const struct tcp_ack *a)
 {
 	bool eifel = a->acked_bytes > 0 && conn->undo.tsval_set == LOSS_TSVAL_SET &&
 		     (conn->options & HARP_TCPI_TIMESTAMPS) &&
 		     (int32_t)(conn->ts.echo - conn->undo.tsval) < 0;
 
-	/* Only the first ACK of new data is evidence. */
+	/* Eifel considers only the first ACK of new data. */
 	if (a->acked_bytes > 0 && conn->undo.tsval_set)
 		conn->undo.tsval_set = LOSS_TSVAL_USED;
 	return eifel || a->undo ||
@@ -273,20 +272,20 @@ void tcp_loss_ack(struct harp_conn *conn, struct tcp_ack *a)
 
 	if (conn->loss_open && conn->undo.open && loss_was_spurious(conn, a))
 		loss_undo(conn);
-	/* Evaluated before recovery may end, because its last ACK still belongs to it. */
+	/* The ACK that ends recovery still belongs to it. */
 	reducing = loss_is_reducing(conn);
 	timed_out = conn->recovery == TCP_RECOVERY_RTO;
 	if (conn->loss_open)
 		loss_repair(conn, a);
 	ev = loss_event(conn, a->flight_bytes);
-	/* RFC 3465 section 2.3: an ACK that fills a hole covers data delivered before the timeout.
-	 * Counting it would reopen the window at once. */
+	/* An ACK that fills a hole covers data delivered before the timeout. Counting it would
+	 * reopen the window at once (RFC 3465 section 2.3). */
 	ev.acked_bytes = timed_out ? a->delivered_bytes : a->acked_bytes;
 	ev.delivered_bytes = a->delivered_bytes;
 	ev.marked_bytes = conn->ecn.ack_ece ? a->delivered_bytes : 0;
 	ev.rtt_ns = a->rtt_ns;
 	ev.recovering = reducing || loss_is_reducing(conn);
-	/* After a timeout the loss window is the limit, even if little is left to send. */
+	/* After a timeout the loss window is the limit, even with little data to send. */
 	ev.limited = timed_out || (conn->flags & CONN_CWND_LIMITED) != 0;
 	if (a->delivered_bytes > 0) {
 		conn->cc.ops->acked(&conn->cc, &ev);
@@ -311,8 +310,8 @@ void tcp_loss_found(struct harp_conn *conn)
 /* ------------------------------------------------------------------------------------------------
  * A timeout.
  */
-/* RFC 8985 section 6.3: the oldest segment, and others old enough to count as lost; without SACK,
- * all. */
+/* Marks segments lost: RFC 8985 section 6.3 marks the oldest one, and others that RACK would mark
+ * by their age; without SACK, all. */
 static void loss_mark_all(struct harp_conn *conn)
 {
 	uint64_t age_ns = conn->rack.rtt_ns + tcp_rack_window_ns(conn);
@@ -366,7 +365,6 @@ void tcp_loss_timeout(struct harp_conn *conn)
 	assert(tcp_sack_sums_valid(conn));
 }
 
-/* Retransmission. */
 struct frame *tcp_loss_next(struct harp_conn *conn)
 {
 	struct frame *seg = conn->loss.rtx_next;
@@ -390,11 +388,11 @@ struct frame *tcp_loss_next(struct harp_conn *conn)
 	return pipe > 0 && pipe + bytes > conn->cc.cwnd_bytes ? NULL : seg;
 }
 
-void tcp_loss_sent(struct harp_conn *conn, struct frame *seg, bool again)
+void tcp_loss_sent(struct harp_conn *conn, struct frame *seg, bool is_retrans)
 {
 	if (loss_is_reducing(conn))
 		conn->prr.out_bytes += seg_bytes(seg);
-	if (!again)
+	if (!is_retrans)
 		return;
 	conn->loss.rtx_force = 0;
 	if (conn->loss.resent_segs < UINT8_MAX)
@@ -410,7 +408,7 @@ void tcp_loss_sent(struct harp_conn *conn, struct frame *seg, bool again)
 	}
 	if (conn->options & HARP_TCPI_SACK)
 		tcp_rack_resent(conn, seg);
-	/* RFC 6298 (5.1), for the oldest segment: its ACK takes a round trip. */
+	/* RFC 6298 (5.1): the ACK of the oldest segment takes another round trip. */
 	if (seg == conn->sndq.head && conn->recovery == TCP_RECOVERY_FAST)
 		tcp_timer_resent(conn);
 }

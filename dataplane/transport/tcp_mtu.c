@@ -4,52 +4,53 @@
  *
  * Theory of operation. A connection starts with the largest segment that its link and the peer's
  * MSS option allow, mtu.top_bytes. snd.mss_bytes decreases for three reasons:
- *	- our own route's MTU decreased (tcp_mtu_refused()): sent segments may arrive, the others
- *	  are split
- *	- a router reports it (tcp_mtu_icmp()). The message can be forged, so it must quote an
- *	  outstanding segment larger than the reported size. If segments as large as the quoted one
- *	  have been acknowledged, the report takes effect only after a retransmission timeout of
- *	  that segment (RFC 5927 section 7.2)
+ *	- the MTU of our own route decreased (tcp_mtu_refused()): segments in flight may arrive,
+ *	  the others are split
+ *	- a router reports a smaller MTU (mtu_icmp()). The message can be forged, so it must quote
+ *	  an outstanding segment larger than the reported size. If larger segments than that have
+ *	  been acknowledged, the report takes effect only after a retransmission timeout of the
+ *	  quoted segment (RFC 5927 section 7.2)
  *	- large segments time out repeatedly (a black hole, RFC 4821 section 7.7). The size becomes
- *	  MTU_BASE_BYTES, which nearly every path carries, and for IPv4, if that fails too,
- *	  MTU_LEAST_BYTES. A path that is dead for a while looks the same: the search is cheap.
+ *	  that of MTU_BASE_BYTES, which nearly every path carries. If that fails, too, it becomes
+ *	  that of MTU_LEAST_BYTES (IPv4). A path that is down for a while looks the same, but the
+ *	  search is cheap
  * Outstanding segments that are too large count as lost, are split (tcp_resegmented) and
- * retransmitted. That happens in slow start after a timeout, otherwise within the same window: it
- * is no congestion signal (RFC 1191 section 6.4).
+ * retransmitted: in slow start after a timeout, otherwise within the same window, because their
+ * loss is no congestion signal (RFC 1191 section 6.4).
  *
- * The size increases by probes (MTU_SEARCH): the next bytes of the queue in one larger segment,
- * followed by enough data to detect its loss without a timeout. If the probe is acknowledged, its
- * size is the new one. If only the probe is lost, that is no congestion (RFC 4821 section 7.5): it
- * is split and retransmitted, and after MTU_TRIES losses the size counts as too large. The first
- * candidate is the top, which works if the path was only dead for a while; then binary search
- * continues until MTU_CLOSE_BYTES. The search starts at once after a black hole, and every
- * MTU_RAISE_NS while the size is below the top: a router's report is valid that long (RFC 1191
- * section 6.3), as is the search's result (RFC 8899's PMTU_RAISE_TIMER).
+ * Probes increase the size (MTU_SEARCH). A probe is a larger segment with the next bytes of the
+ * queue, followed by enough data to detect its loss without a timeout. If it is acknowledged, its
+ * size is the new one. If only the probe is lost, that is no congestion signal (RFC 4821 section
+ * 7.5): it is split and retransmitted, and after MTU_TRIES losses the size counts as too large. The
+ * first candidate is the top, which succeeds if the path was only down for a while. Binary search
+ * follows, until the bounds differ by less than MTU_CLOSE_BYTES. The search starts at once after a
+ * black hole, and every MTU_RAISE_NS while the size is below the top: that is how long a router's
+ * report is valid (RFC 1191 section 6.3), and the search's result (RFC 8899's PMTU_RAISE_TIMER).
  */
 #include "transport/tcp.h"
 
 #include <errno.h>
 
 #define MTU_BASE_BYTES_V4 1024u /* RFC 4821 section 7.2 */
-#define MTU_LEAST_BYTES_V4 552u /* as in icmp.c and in Linux */
+#define MTU_LEAST_BYTES_V4 552u /* Linux's min_pmtu; icmp.c has the same limit */
 #define MTU_BASE_BYTES_V6 1280u /* RFC 8200 section 5 */
 #define MTU_RAISE_NS (600 * TCP_NS_PER_S)
 #define MTU_BLACK_HOLE_TIMEOUTS 2u /* consecutive timeouts that make a black hole */
 #define MTU_BLACK_HOLE_NS (400 * TCP_NS_PER_MS)
 #define MTU_TRIES 3u /* RFC 8899 section 5.1.2, MAX_PROBES */
 #define MTU_CLOSE_BYTES 16u
-/* Segments behind a probe, for loss detection: RACK needs one, duplicate ACKs three, plus one. */
+/* Segments after a probe, for loss detection: RACK needs one, duplicate ACKs three, plus one. */
 #define MTU_BEHIND_SEGMENTS_SACK 1u
 #define MTU_BEHIND_SEGMENTS 4u
 
-/* Header bytes of a packet with a full segment. */
+/* Header bytes of a packet with a full-sized segment. */
 static uint32_t mtu_header_bytes(const struct harp_conn *conn)
 {
 	return ip_header_bytes(&conn->path.dst) + TCP_HEADER_BYTES +
 	       (conn->options & HARP_TCPI_TIMESTAMPS ? TCP_OPTIONS_TIMESTAMP_BYTES : 0);
 }
 
-/* Payload of a segment for a path of this MTU. */
+/* Maximum payload of a segment for this MTU. */
 static uint32_t mtu_segment_bytes(const struct harp_conn *conn, uint32_t mtu_bytes)
 {
 	uint32_t headers = mtu_header_bytes(conn);
@@ -57,8 +58,8 @@ static uint32_t mtu_segment_bytes(const struct harp_conn *conn, uint32_t mtu_byt
 	return mtu_bytes > headers + TCP_MSS_BYTES_MIN ? mtu_bytes - headers : TCP_MSS_BYTES_MIN;
 }
 
-/* Payload of a full segment within the limits of link, peer and application. */
-static uint16_t mtu_limited(const struct harp_conn *conn)
+/* Maximum payload of a segment within the limits of link, peer and application. */
+static uint16_t mtu_limit(const struct harp_conn *conn)
 {
 	uint32_t limit = conn->opts.mss_bytes;
 
@@ -72,11 +73,11 @@ static uint16_t mtu_limited(const struct harp_conn *conn)
 void tcp_mtu_init(struct harp_conn *conn)
 {
 	conn->mtu.agreed_bytes = conn->snd.mss_bytes;
-	conn->mtu.top_bytes = conn->snd.mss_bytes = mtu_limited(conn);
+	conn->mtu.top_bytes = conn->snd.mss_bytes = mtu_limit(conn);
 	conn->mtu.state = MTU_IDLE;
 }
 
-/* The current top, because the route may have changed. */
+/* mtu.top_bytes within the MTU of the route, which may have changed. */
 static uint32_t mtu_top(const struct harp_conn *conn)
 {
 	uint32_t local = mtu_segment_bytes(conn, conn->path.mtu_bytes);
@@ -84,9 +85,8 @@ static uint32_t mtu_top(const struct harp_conn *conn)
 	return local < conn->mtu.top_bytes ? local : conn->mtu.top_bytes;
 }
 
-/* Decrease. */
-/* Outstanding segments that are too large will not arrive: marks them for retransmission in
- * parts. */
+/* Marks outstanding segments that are too large as lost, so that they are split and
+ * retransmitted. */
 static void mtu_mark_large(struct harp_conn *conn)
 {
 	for (struct frame *seg = conn->sndq.head; seg && seg != conn->sndq.unsent;
@@ -100,7 +100,7 @@ static void mtu_mark_large(struct harp_conn *conn)
 
 static void mtu_lower(struct harp_conn *conn, uint32_t mss_bytes, uint64_t raise_after_ns)
 {
-	/* segments in flight may be older than a lower limit */
+	/* Not if the size has decreased further since the segment was sent. */
 	if (mss_bytes < conn->snd.mss_bytes)
 		conn->snd.mss_bytes = (uint16_t)mss_bytes;
 	conn->mtu.acked_bytes = 0;
@@ -111,7 +111,8 @@ static void mtu_lower(struct harp_conn *conn, uint32_t mss_bytes, uint64_t raise
 	conn->mtu.next_ns = conn->tcp->now_ns + raise_after_ns;
 }
 
-void tcp_mtu_icmp(struct harp_conn *conn, uint32_t quoted_seq, uint32_t mtu_bytes)
+/* A router reports that the outstanding segment at quoted_seq exceeds mtu_bytes. */
+static void mtu_icmp(struct harp_conn *conn, uint32_t quoted_seq, uint32_t mtu_bytes)
 {
 	uint32_t mss = mtu_segment_bytes(conn, mtu_bytes);
 	const struct frame *seg = tcp_sack_find(conn, quoted_seq);
@@ -121,7 +122,7 @@ void tcp_mtu_icmp(struct harp_conn *conn, uint32_t quoted_seq, uint32_t mtu_byte
 		return;
 	}
 	if (conn->mtu.state == MTU_PROBING && quoted_seq == conn->mtu.probe_seq) {
-		/* Ends the probe, which has failed in either case. */
+		/* The probe was too large, whatever the MTU is. */
 		tcp_mtu_probe_lost(conn, seg);
 		mtu_mark_large(conn);
 		return;
@@ -143,7 +144,7 @@ void tcp_mtu_timeout(struct harp_conn *conn)
 	uint32_t base = mtu_segment_bytes(conn, v4 ? MTU_BASE_BYTES_V4 : MTU_BASE_BYTES_V6);
 	uint32_t least = v4 ? mtu_segment_bytes(conn, MTU_LEAST_BYTES_V4) : base;
 
-	/* No evidence about the probe: the cause is another one (RFC 4821 section 7.6.4). */
+	/* RFC 4821 section 7.6.4: a timeout is no evidence about the size of the probe. */
 	if (conn->mtu.state == MTU_PROBING)
 		tcp_mtu_probe_lost(conn, NULL);
 	if (conn->snd.wnd_bytes == 0)
@@ -162,12 +163,11 @@ void tcp_mtu_timeout(struct harp_conn *conn)
 	else if (seg_bytes(seg) > least && conn->rtx_backoff >= 2 * MTU_BLACK_HOLE_TIMEOUTS)
 		mtu_lower(conn, least, 0);
 	else
-		return; /* small segments do not pass, either */
+		return; /* small segments do not arrive, either */
 	conn->tcp->stats->tcp_mtu_black_holes++;
 }
 
-/* Increase. */
-/* The search is over. It starts again after MTU_RAISE_NS if the size is below the top. */
+/* Ends the search. It starts again after MTU_RAISE_NS if the size is below the top. */
 static void mtu_search_end(struct harp_conn *conn)
 {
 	conn->mtu.tries = 0;
@@ -182,8 +182,8 @@ void tcp_mtu_limit(struct harp_conn *conn)
 
 	if (!conn_synchronized(conn))
 		return; /* tcp_mtu_init() applies the limit */
-	conn->mtu.top_bytes = mtu_limited(conn);
-	/* Without a search there is no evidence against the new top, as at the handshake. */
+	conn->mtu.top_bytes = mtu_limit(conn);
+	/* Without a search, nothing indicates that the path carries less than the new top. */
 	if (!searching || conn->snd.mss_bytes > conn->mtu.top_bytes)
 		conn->snd.mss_bytes = (uint16_t)mtu_top(conn);
 	mtu_search_end(conn);
@@ -201,7 +201,7 @@ bool tcp_mtu_refused(struct harp_conn *conn)
 	}
 	if (conn->mtu.state != MTU_SEARCH || conn->tcp->now_ns < conn->mtu.next_ns)
 		return false;
-	mtu_search_end(conn); /* the probe was for the route's former MTU */
+	mtu_search_end(conn); /* the segment was a probe for the former MTU of the route */
 	return true;
 }
 
@@ -278,8 +278,7 @@ void tcp_mtu_probed(struct harp_conn *conn, const struct frame *seg)
 	conn->tcp->stats->tcp_mtu_probes++;
 }
 
-/* ---- ICMP errors (RFC 5927): accepted only if they quote outstanding data ---- */
-
+/* RFC 5927 section 4.1: an error must quote outstanding data. */
 void tcp_icmp_error(struct tcp *tcp, const struct flow_key *key, uint32_t quoted_seq, int kind,
 		    uint32_t mtu_bytes)
 {
@@ -293,10 +292,10 @@ void tcp_icmp_error(struct tcp *tcp, const struct flow_key *key, uint32_t quoted
 		return;
 	if (kind == -EMSGSIZE) {
 		if (conn_synchronized(conn)) /* a SYN fits every path */
-			tcp_mtu_icmp(conn, quoted_seq, mtu_bytes);
+			mtu_icmp(conn, quoted_seq, mtu_bytes);
 		return;
 	}
-	/* Hard errors count as soft once synchronized: section 5.2. */
+	/* RFC 5927 section 5.2: in synchronized states, hard errors count as soft ones. */
 	if (conn->state == HARP_TCP_SYN_SENT)
 		tcp_conn_die(conn, kind);
 }

@@ -27,7 +27,7 @@ static bool options_parse_sack(const uint8_t *body, uint32_t len, struct tcp_opt
 	return true;
 }
 
-/* Parses one option with a body of len bytes; true also for unknown ones (RFC 9293 MUST-6). */
+/* Parses one option with a body of len bytes; ignores unknown ones (RFC 9293 MUST-6). */
 static bool options_parse_one(uint8_t kind, const uint8_t *body, uint32_t len,
 			      struct tcp_options *out)
 {

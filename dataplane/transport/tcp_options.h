@@ -10,7 +10,7 @@
 #include "base/endian.h"
 
 #define TCP_OPTIONS_BYTES_MAX 40u
-#define TCP_OPTIONS_TIMESTAMP_BYTES 12u /* NOP NOP TS, the layout of RFC 7323 appendix A */
+#define TCP_OPTIONS_TIMESTAMP_BYTES 12u /* NOP NOP TSopt, the layout of RFC 7323 appendix A */
 #define TCP_WSCALE_MAX 14u              /* RFC 7323 section 2.3 */
 #define TCP_SACK_BLOCKS_MAX 4u
 
@@ -35,14 +35,14 @@ struct tcp_options {
 	struct tcp_sack_block sack[TCP_SACK_BLOCKS_MAX];
 };
 
-/* Parses len bytes of options and skips unknown ones. False: malformed, that is, a length below 2,
- * beyond the end, or invalid for a known option. */
+/* Parses len bytes of options and skips unknown ones. False: an option's length is below 2, beyond
+ * the end, or invalid for its kind. */
 bool tcp_options_parse(const uint8_t *bytes, uint32_t len, struct tcp_options *out);
 
 /* NOP, NOP, and the timestamp option's kind and length (RFC 7323 appendix A). */
 #define TCP_OPTIONS_TIMESTAMP_WORD 0x0101080au
 
-/* Parses the common case: nothing, or NOP NOP TS. False: use tcp_options_parse(). */
+/* Parses the common cases: no options, or NOP NOP TSopt. False: use tcp_options_parse(). */
 static inline bool tcp_options_parse_fast(const uint8_t *bytes, uint32_t len,
 					  struct tcp_options *out)
 {
@@ -60,7 +60,7 @@ static inline bool tcp_options_parse_fast(const uint8_t *bytes, uint32_t len,
 	return true;
 }
 
-/* Writes NOP NOP TS, TCP_OPTIONS_TIMESTAMP_BYTES long; returns their sum. */
+/* Writes NOP NOP TSopt, TCP_OPTIONS_TIMESTAMP_BYTES long; returns their checksum. */
 static inline uint32_t tcp_options_write_timestamp(uint8_t *at, uint32_t tsval, uint32_t tsecr)
 {
 	be32_store(at, TCP_OPTIONS_TIMESTAMP_WORD);

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_out.c - sends one segment: headers, options, the window; ACKs, probes and resets.
- *
- * tcp_tx.c decides when this happens.
+ * tcp_out.c - writes and sends one segment: data, ACK, probe, SYN or reset. tcp_tx.c decides when.
  */
 #include "transport/tcp.h"
 
@@ -24,7 +22,7 @@ struct out_header {
 	/* OUT_CSUM: the NIC writes the checksum; OUT_TSO: it also segments the packet */
 	uint8_t offload;
 	uint32_t payload_len;
-	uint32_t options_sum, payload_sum; /* if this code writes the checksum */
+	uint32_t options_sum, payload_sum; /* unused with OUT_CSUM */
 };
 #define OUT_CSUM 1u
 #define OUT_TSO 2u
@@ -35,27 +33,27 @@ static void out_write_header(uint8_t *at, const struct out_header *h)
 	uint32_t len = TCP_HEADER_BYTES + h->options_len, sum;
 	uint32_t ports = htobe32((uint32_t)h->local_port << 16 | h->remote_port);
 	uint32_t seq = htobe32(h->seq), ack = htobe32(h->ack);
-	uint32_t rest = htobe32(len / 4 << 28 | (uint32_t)h->flags << 16 | h->wnd_field);
+	uint32_t fields = htobe32(len / 4 << 28 | (uint32_t)h->flags << 16 | h->wnd_field);
 	uint16_t csum;
 
 	memcpy(at, &ports, 4);
 	memcpy(at + 4, &seq, 4);
 	memcpy(at + 8, &ack, 4);
-	memcpy(at + 12, &rest, 4);
+	memcpy(at + 12, &fields, 4);
 	memset(at + 16, 0, 4); /* checksum, urgent pointer */
 	sum = ip_pseudo_add(h->path->pseudo_sum, IP_PROTO_TCP,
 			    h->offload & OUT_TSO ? 0 : len + h->payload_len);
 	if (h->offload) {
 		csum = (uint16_t)~csum_finish(sum);
 	} else {
-		/* From registers: reloading the stored header with wider loads would stall. */
-		csum = csum_finish(csum_fold64((uint64_t)sum + ports + seq + ack + rest +
+		/* Sums registers: wider loads of the header just stored would stall. */
+		csum = csum_finish(csum_fold64((uint64_t)sum + ports + seq + ack + fields +
 					       h->options_sum + h->payload_sum));
 	}
 	memcpy(at + 16, &csum, sizeof(csum));
 }
 
-/* Acknowledgment and window, in every segment of a connection. */
+/* Updates the advertised window; returns the window field. */
 static uint32_t out_window_field(struct harp_conn *conn)
 {
 	uint32_t wnd;
@@ -79,8 +77,7 @@ static uint32_t out_window_field(struct harp_conn *conn)
 
 void tcp_out_acked(struct harp_conn *conn)
 {
-	if (conn->rcv.acked_seq !=
-	    conn->rcv.nxt_seq) /* it resumes, so it has received the last ACK */
+	if (conn->rcv.acked_seq != conn->rcv.nxt_seq) /* the peer sends, so our ACKs arrive */
 		tcp_ack_progress(conn);
 	conn->rcv.acked_seq = conn->rcv.nxt_seq;
 	conn->rcv.full_segs_unacked = 0;
@@ -97,12 +94,12 @@ static void out_sack(struct harp_conn *conn, uint8_t *end, struct out_header *h,
 		     uint32_t payload_len)
 {
 	uint32_t room = conn->snd.mss_bytes > payload_len ? conn->snd.mss_bytes - payload_len : 0;
-	uint32_t most = TCP_OPTIONS_BYTES_MAX, len;
+	uint32_t option_space = TCP_OPTIONS_BYTES_MAX, len;
 	struct tcp_options opt;
 
 	if (conn->options & HARP_TCPI_TIMESTAMPS)
-		most -= TCP_OPTIONS_TIMESTAMP_BYTES;
-	if (tcp_sackout_blocks(conn, room < most ? room : most, &opt) == 0)
+		option_space -= TCP_OPTIONS_TIMESTAMP_BYTES;
+	if (tcp_sackout_blocks(conn, room < option_space ? room : option_space, &opt) == 0)
 		return;
 	len = 4 + 8 * opt.sack_count;
 	tcp_options_write_sack(end - len, &opt);
@@ -114,7 +111,7 @@ static void out_sack(struct harp_conn *conn, uint8_t *end, struct out_header *h,
 	h->options_sum = csum_words(end - len, len, 0);
 }
 
-/* Sets the flags for offloads: whether the NIC writes the checksum, and segments. */
+/* Sets the flags for checksum offload and TSO; without offload, sums the payload. */
 static void out_offload(const struct harp_conn *conn, const struct tcp_gso *gso,
 			struct out_header *h, struct packet_out *out)
 {
@@ -134,7 +131,7 @@ static void out_offload(const struct harp_conn *conn, const struct tcp_gso *gso,
 	}
 }
 
-/* The same for a segment without payload and connection. */
+/* The same for a single frame without payload. */
 static void out_bare(const struct tcp *tcp, struct out_header *h, struct packet_out *out)
 {
 	out->frags = 1;
@@ -144,7 +141,7 @@ static void out_bare(const struct tcp *tcp, struct out_header *h, struct packet_
 	}
 }
 
-/* Stores the header of an ordinary segment, which the next ones may reuse. */
+/* Stores the header of a data segment in *burst if the next segment may reuse it. */
 static void out_begin_burst(const struct harp_conn *conn, const struct out_header *h,
 			    const struct packet_out *out, uint8_t tos, struct tcp_burst *burst)
 {
@@ -186,7 +183,7 @@ int tcp_out_next(struct harp_conn *conn, struct tcp_burst *burst, struct frame *
 	else
 		memcpy(head, burst->head, TCP_HEADER_BYTES);
 	memcpy(head + 4, &seq, sizeof(seq));
-	if (!tcp->csum_offload) { /* otherwise the sum of the invariant part */
+	if (!tcp->csum_offload) { /* else the copied pseudo-header sum is right */
 		csum = csum_finish(csum_fold64((uint64_t)burst->sum + seq + frame_sum(seg)));
 		memcpy(head + 16, &csum, sizeof(csum));
 	}
@@ -257,7 +254,7 @@ int tcp_out_segments(struct harp_conn *conn, const struct tcp_gso *gso, uint32_t
 	return 0;
 }
 
-/* Allocates a frame for one control segment without payload; freed on the NIC's completion. */
+/* Allocates a frame for a segment without payload. */
 static struct frame *out_control_frame(struct tcp *tcp)
 {
 	struct frame *f = frame_alloc(tcp->pool, 0);
@@ -287,9 +284,9 @@ static int out_control(struct harp_conn *conn, uint32_t seq, uint8_t flags)
 	return err;
 }
 
-/* SND.NXT; or the edge of a window that the peer has shrunk below it (RFC 9293 MUST-34), because
- * segments beyond it are unacceptable, and so is their ACK. A difference below one unit of the
- * window scale is rounding (RFC 7323 section 2.4). */
+/* SEG.SEQ of a segment without data: SND.NXT, or the edge of a window that the peer has shrunk
+ * below it (RFC 9293 MUST-34). Beyond the edge the segment would be unacceptable, and with it its
+ * ACK. A difference below one unit of the window scale is rounding (RFC 7323 section 2.4). */
 static uint32_t out_acceptable_seq(const struct harp_conn *conn)
 {
 	uint32_t edge = conn->snd.una_seq + conn->snd.wnd_bytes;
@@ -306,8 +303,8 @@ int tcp_out_ack(struct harp_conn *conn)
 
 int tcp_out_probe(struct harp_conn *conn)
 {
-	/* RFC 9293 section 3.8.4: SEG.SEQ = SND.NXT-1, which any receiver must answer. Equal if
-	 * nothing is in flight; otherwise it is below the receiver's window, too. */
+	/* RFC 9293 section 3.8.4: SEG.SEQ = SND.NXT-1, to which any receiver must reply. With data
+	 * in flight, only SND.UNA-1 is certainly below the receiver's window. */
 	return out_control(conn, conn->snd.una_seq - 1, TCP_ACK);
 }
 
@@ -324,7 +321,6 @@ void tcp_out_rst_reply(struct tcp *tcp, const struct tcp_segment *seg)
 {
 	const struct packet_in *in = seg->in;
 	struct ip_path path = { .src = in->dst, .dst = in->src };
-	/* see tcp_input(): data still begins at the TCP header */
 	const uint8_t *th = in->frame->pub.data;
 	struct out_header h = { .path = &path, .flags = TCP_RST };
 	struct frame *f;
@@ -332,7 +328,7 @@ void tcp_out_rst_reply(struct tcp *tcp, const struct tcp_segment *seg)
 
 	h.local_port = (uint16_t)(th[2] << 8 | th[3]);
 	h.remote_port = (uint16_t)(th[0] << 8 | th[1]);
-	/* RFC 9293 3.10.7.1: "If the ACK bit is off, sequence number zero is used, <SEQ=0>
+	/* RFC 9293 section 3.10.7.1: "If the ACK bit is off, sequence number zero is used, <SEQ=0>
 	 * <ACK=SEG.SEQ+SEG.LEN><CTL=RST,ACK>. If the ACK bit is on, <SEQ=SEG.ACK><CTL=RST>." */
 	if (seg->flags & TCP_ACK) {
 		h.seq = seg->ack;
@@ -402,7 +398,7 @@ int tcp_out_syn(struct harp_conn *conn)
 	}
 	h.flags |= tcp_ecn_syn_out(conn, reply);
 	h.wnd_field = conn_syn_wnd_bytes(conn);
-	/* In a simultaneous open an earlier ACK may have advertised a larger window, which stays
+	/* In a simultaneous open, an earlier ACK may have advertised a larger window, which remains
 	 * valid. */
 	if (!reply || seq_gt(conn->rcv.nxt_seq + h.wnd_field, conn->rcv.edge_seq))
 		conn->rcv.edge_seq = conn->rcv.nxt_seq + h.wnd_field;
@@ -419,7 +415,7 @@ int tcp_out_syn(struct harp_conn *conn)
 	if (err)
 		return err;
 	conn->flags &= ~(uint32_t)CONN_SYN_PENDING;
-	if (conn->snd.nxt_seq == conn->iss_seq) /* the first SYN: the answer may echo any of them */
+	if (conn->snd.nxt_seq == conn->iss_seq) /* the peer may echo this one or a later one */
 		conn->ts.echo_min = conn->ts.echo_max = opt.tsval;
 	conn->ts.sent = opt.tsval;
 	tcp->stats->tcp_segs_out++;

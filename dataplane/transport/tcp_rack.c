@@ -2,22 +2,24 @@
 /*
  * tcp_rack.c - loss detection and the tail loss probe: RFC 8985.
  *
- * Theory of operation. RACK: once a segment is delivered, segments sent before it are late. One
- * that is late by more than the reordering window is lost, whether sent once or retransmitted. The
- * RFC's loop visits all outstanding segments in order of transmission. Here two cursors do.
+ * Theory of operation. RACK: once a segment is delivered, segments sent before it are late. A
+ * segment that is late by more than the reordering window is lost, whether it was sent once or
+ * retransmitted. The RFC's loop visits all outstanding segments in order of transmission. This file
+ * uses two cursors instead.
  *
  * Segments sent once are in sequence order. rack_next walks over them once and stops at the first
  * one that is not yet lost, because all later ones were sent later.
  *
- * Retransmissions are kept in order of time (scoreboard.resent) and removed at the front. An entry
- * is stale if its segment was acknowledged, SACKed or marked since. Sequence numbers show that,
- * because a frame is freed only when SND.UNA has passed it; part of the head may remain. If
- * retransmissions did not fit, a walk collects them when the array is empty. The clock is that of a
- * poll: segments of one poll have equal times and are ordered by sequence number.
+ * scoreboard.resent has the retransmissions in order of time; entries are removed at the front. An
+ * entry is stale if its segment was acknowledged, SACKed or marked since. Sequence numbers and
+ * marks show that, because a frame is freed only when SND.UNA has passed it; part of the head may
+ * remain. If the array was full, a walk collects the missing retransmissions once it is empty. The
+ * clock is that of a poll: segments of one poll have equal times and are ordered by sequence
+ * number.
  *
- * Tail loss probe: when nothing is marked and no ACK arrived for two round trips, a new segment or
- * the last one again makes the peer report the missing data. The loss of a tail is then repaired
- * without a timeout. Section 7.4.2 detects whether the probe itself repaired a loss.
+ * Tail loss probe: when nothing is marked and no ACK has arrived for two round trips, a new segment
+ * or a retransmission of the last one makes the peer report missing data. So the loss of a tail is
+ * repaired without a timeout. Section 7.4.2 detects whether the probe itself repaired a loss.
  */
 #include "transport/tcp.h"
 
@@ -41,13 +43,14 @@ void tcp_rack_delivered(struct harp_conn *conn, const struct frame *seg, struct 
 	if (seg->flags & FRAME_RETRANS) {
 		uint32_t tsval = (uint32_t)(seg->sent_ns / TCP_NS_PER_MS) + conn->ts.offset;
 
-		/* Step 2: true if the original was delivered. */
+		/* Section 6.2 step 2: ignores a segment whose original may have been delivered. */
 		if ((conn->options & HARP_TCPI_TIMESTAMPS) && (int32_t)(conn->ts.echo - tsval) < 0)
 			return;
 		if (rtt_ns < conn->rtt.min_ns)
 			return;
 	} else {
-		/* Step 3: "If Segment.end_seq < RACK.fack AND Segment.retransmitted is FALSE". */
+		/* Section 6.2 step 3: reordering is seen if "Segment.end_seq < RACK.fack AND
+		 * Segment.retransmitted is FALSE". */
 		if (seq_lt(end, a->fack_seq))
 			conn->rack.reordering = 1;
 		if (seg->sent_ns > a->sent_ns)
@@ -95,7 +98,7 @@ uint64_t tcp_rack_window_ns(const struct harp_conn *conn)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * Detection: step 5.
+ * Detection: section 6.2, step 5.
  */
 void tcp_rack_resent(struct harp_conn *conn, const struct frame *seg)
 {
@@ -118,7 +121,7 @@ void tcp_rack_restart(struct harp_conn *conn)
 	conn->scoreboard.resent_untracked = true;
 }
 
-/* Collects the retransmissions that the array lacks, by sequence, which is nearly the order of
+/* Collects retransmissions that the array lacks in sequence order, which is nearly the order of
  * time. */
 static void rack_track(struct harp_conn *conn)
 {
@@ -135,8 +138,9 @@ static void rack_track(struct harp_conn *conn)
 	}
 }
 
-/* True if the segment counts as lost now; otherwise sets the time when it would. */
-static bool rack_is_late(const struct harp_conn *conn, const struct frame *seg, uint64_t window_ns,
+/* True if the segment is lost. If it is late, but within the reordering window, lowers *deadline_ns
+ * to the time when it will be lost. */
+static bool rack_is_lost(const struct harp_conn *conn, const struct frame *seg, uint64_t window_ns,
 			 uint64_t *deadline_ns)
 {
 	uint64_t due_ns = seg->sent_ns + conn->rack.rtt_ns + window_ns;
@@ -163,7 +167,7 @@ static bool rack_detect_originals(struct harp_conn *conn, uint64_t window_ns, ui
 		conn->loss.rack_next_seq = seg->seq;
 		if ((seg->tcp_flags & SEG_MARKS) || (seg->flags & FRAME_RETRANS))
 			continue;
-		if (!rack_is_late(conn, seg, window_ns, deadline_ns))
+		if (!rack_is_lost(conn, seg, window_ns, deadline_ns))
 			break;
 		tcp_sack_mark_lost(conn, seg);
 		lost |= !tcp_mtu_probe_lost(conn, seg);
@@ -191,7 +195,7 @@ static bool rack_detect_resent(struct harp_conn *conn, uint64_t window_ns, uint6
 			     !rack_is_remainder(conn, seg);
 
 		if (!stale && !(seg->tcp_flags & SEG_MARKS)) {
-			if (!rack_is_late(conn, seg, window_ns, deadline_ns))
+			if (!rack_is_lost(conn, seg, window_ns, deadline_ns))
 				break;
 			tcp_sack_mark_lost(conn, seg);
 			lost = true;
@@ -244,10 +248,10 @@ struct frame *tcp_rack_probe(struct harp_conn *conn)
 	return tcp_sack_find(conn, conn->snd.nxt_seq - 1);
 }
 
-void tcp_rack_probed(struct harp_conn *conn, bool again)
+void tcp_rack_probed(struct harp_conn *conn, bool is_retrans)
 {
 	conn->tlp.out = 1;
-	conn->tlp.again = again;
+	conn->tlp.is_retrans = is_retrans;
 	conn->tlp.end_seq = conn->snd.nxt_seq;
 	conn->loss_open = 1;
 	conn->deadline.probe_ns = TCP_NEVER_NS;
@@ -260,7 +264,7 @@ bool tcp_rack_probe_acked(struct harp_conn *conn, const struct tcp_ack *a)
 {
 	if (!conn->tlp.out || seq_lt(a->ack, conn->tlp.end_seq))
 		return false;
-	if (!conn->tlp.again || a->dsack_tlp || (a->dup && !a->sack)) {
+	if (!conn->tlp.is_retrans || a->dsack_tlp || (a->dup && !a->sack)) {
 		/* The probe was new data or a redundant copy, so nothing was lost. */
 		conn->tlp.out = 0;
 		return false;

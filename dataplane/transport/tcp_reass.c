@@ -2,14 +2,15 @@
 /*
  * tcp_reass.c - received payload: in order to the receive queue, else to the reassembly list.
  *
- * Received frames stay in place. Both queues are lists of frames in sequence order, each with the
+ * Payload is not copied: both queues are lists of received frames in sequence order, each with the
  * sequence number of its first byte. Together with the frames that the application holds they count
- * against the connection's budget. When the budget is short, in-order data evicts the reassembly
- * list, farthest frames first, because these can be retransmitted. When the pool is short and a
- * connection has hardly any frames, the reassembly lists of other connections are evicted as well;
- * otherwise holes that are never filled could hold all frames. When the receive queue uses half of
- * the budget, small segments are copied into the free space of its last frame. So a peer that sends
- * single bytes cannot use up frames that the window counts as full segments.
+ * against the connection's budget. If the budget is exhausted, in-order data evicts the frames of
+ * the reassembly list, the last ones first, because the peer can retransmit them. If the pool is
+ * short and a connection has hardly any frames, its in-order data also evicts frames of other
+ * connections' reassembly lists; otherwise holes that are never filled could occupy all frames.
+ * When a connection holds half of its budget, small segments are copied into the free space of the
+ * last frame. So a peer that sends single bytes cannot use up frames that the window counts as full
+ * segments.
  */
 #include "transport/tcp.h"
 
@@ -18,7 +19,6 @@
 /* Limits the walk when a peer fills holes at random (CVE-2018-5390). */
 #define REASS_WALK_FRAMES_MAX 1024u
 
-/* Accounting of frames. */
 static void reass_release(struct harp_conn *conn, struct frame *f)
 {
 	conn->frames.rx_held--;
@@ -45,8 +45,8 @@ void tcp_rcvq_discard(struct harp_conn *conn)
 	tcp_window_reopen(conn);
 }
 
-/* Lists a connection with out-of-order data, oldest first. It may still be listed after its holes
- * were filled. */
+/* Appends a connection with out-of-order data to tcp->reassembling. It may stay there after its
+ * holes were filled. */
 static void reass_list(struct harp_conn *conn)
 {
 	if (conn->on_list.reass)
@@ -78,22 +78,22 @@ void tcp_reass_purge(struct harp_conn *conn)
 	reass_unlist(conn);
 }
 
-/* Evicts the farthest frames of the reassembly list; false if it is empty. It evicts an eighth at a
- * time, because one small segment can cause the walk to the end. */
+/* Evicts the last eighth of the reassembly list; false if it is empty. Evicts more than one frame,
+ * because each call walks the list. */
 static bool reass_evict(struct harp_conn *conn)
 {
-	struct frame *f, **link = &conn->reass.head, *before = NULL;
+	struct frame *f, **link = &conn->reass.head, *prev = NULL;
 	uint32_t keep = conn->frames.reass_held - (conn->frames.reass_held + 7) / 8;
 
 	if (!conn->reass.head)
 		return false;
 	for (; keep > 0; keep--) {
-		before = *link;
-		link = &before->next;
+		prev = *link;
+		link = &prev->next;
 	}
 	f = *link;
 	*link = NULL;
-	conn->reass.tail = before;
+	conn->reass.tail = prev;
 	conn->reass.hint = NULL;
 	tcp_sackout_evicted(conn, f->seq);
 	while (f) {
@@ -106,7 +106,7 @@ static bool reass_evict(struct harp_conn *conn)
 	return true;
 }
 
-/* Evicts from another connection, round robin; false if none has any. */
+/* Evicts frames of another connection's list, round robin; false if all lists are empty. */
 static bool reass_evict_other(struct tcp *tcp)
 {
 	struct harp_conn *conn;
@@ -123,7 +123,7 @@ static bool reass_evict_other(struct tcp *tcp)
 	return false;
 }
 
-/* Counts frames of packets that are not split yet. */
+/* Counts the frames of a packet that have payload. */
 static uint32_t reass_count_frames(const struct frame *f)
 {
 	uint32_t n = 0;
@@ -133,7 +133,7 @@ static uint32_t reass_count_frames(const struct frame *f)
 	return n;
 }
 
-/* Bytes in the first `frames` of a chain. */
+/* Bytes in the first `frames` frames of a packet. */
 static uint32_t reass_count_bytes(const struct frame *f, uint32_t frames)
 {
 	uint32_t bytes = 0;
@@ -203,9 +203,11 @@ static void rcvq_append(struct harp_conn *conn, struct frame *f)
 	conn->rcvq.tail = f;
 }
 
-/* The reassembly list: sorted, without overlaps. Bytes that arrived first stay; of an overlapping
- * frame only new bytes are kept. */
-/* The accepted part of a segment: len bytes from seq on, after `skip` bytes of the packet. */
+/* ------------------------------------------------------------------------------------------------
+ * The reassembly list: sorted, without overlaps. Of overlapping data, the bytes that arrived first
+ * are used.
+ */
+/* The accepted part of a segment: len bytes that begin at seq, after `skip` bytes of the packet. */
 struct reass_text {
 	uint32_t seq, len, skip;
 	uint32_t dup_start_seq, dup_end_seq; /* duplicate bytes; equal: none */
@@ -242,15 +244,15 @@ static bool reass_cut_old(struct harp_conn *conn, struct frame *f, uint32_t seq,
 }
 
 /* Finds the last frame that begins at or before seq. False: the walk would be too long. */
-static bool reass_find(const struct harp_conn *conn, uint32_t seq, struct frame **before)
+static bool reass_find(const struct harp_conn *conn, uint32_t seq, struct frame **prev)
 {
 	struct frame *at = NULL, *next = conn->reass.head;
 
-	*before = NULL;
+	*prev = NULL;
 	if (!next || seq_lt(seq, next->seq))
 		return true;
 	if (seq_leq(conn->reass.tail->seq, seq)) {
-		*before = conn->reass.tail; /* the common case: appends at the end */
+		*prev = conn->reass.tail; /* the most common case: append */
 		return true;
 	}
 	if (conn->reass.hint && seq_leq(conn->reass.hint->seq, seq))
@@ -261,77 +263,76 @@ static bool reass_find(const struct harp_conn *conn, uint32_t seq, struct frame 
 		at = next;
 		next = next->next;
 	}
-	*before = at;
+	*prev = at;
 	return true;
 }
 
-/* Removes the frame after `before` (NULL: the first) from the list. */
-static struct frame *reass_unlink(struct harp_conn *conn, struct frame *before)
+/* Removes the frame after prev (NULL: the first) from the list. */
+static struct frame *reass_unlink(struct harp_conn *conn, struct frame *prev)
 {
-	struct frame **link = before ? &before->next : &conn->reass.head, *f = *link;
+	struct frame **link = prev ? &prev->next : &conn->reass.head, *f = *link;
 
 	*link = f->next;
 	if (!f->next)
-		conn->reass.tail = before;
+		conn->reass.tail = prev;
 	conn->reass.hint = NULL;
 	conn->frames.reass_held--;
 	return f;
 }
 
 /*
- * Resolves overlaps of f with frames after `before`, which begin after f. Frames inside f are
- * merged into it, so that new data on both sides of them needs no other frame. If one extends to
- * the end of f or beyond, f is trimmed.
+ * Resolves overlaps of f with the frames after prev, which begin after f. Frames inside f are
+ * copied into it, so that f need not be divided. If a frame extends to the end of f or beyond, f is
+ * trimmed.
  */
-static void reass_join(struct harp_conn *conn, struct frame *before, struct frame *f,
+static void reass_join(struct harp_conn *conn, struct frame *prev, struct frame *f,
 		       struct reass_text *t)
 {
 	uint32_t end = f->seq + f->pub.len;
-	struct frame *kept;
+	struct frame *next;
 
-	while ((kept = before ? before->next : conn->reass.head) != NULL &&
-	       seq_lt(kept->seq, end)) {
-		uint32_t kept_end = kept->seq + kept->pub.len;
+	while ((next = prev ? prev->next : conn->reass.head) != NULL && seq_lt(next->seq, end)) {
+		uint32_t next_end = next->seq + next->pub.len;
 
-		reass_note_duplicate(t, kept->seq, seq_min(kept_end, end));
-		if (seq_geq(kept_end, end)) {
-			f->pub.len = kept->seq - f->seq;
+		reass_note_duplicate(t, next->seq, seq_min(next_end, end));
+		if (seq_geq(next_end, end)) {
+			f->pub.len = next->seq - f->seq;
 			return;
 		}
-		/* COPY: bytes that arrived first replace those of the segment around them. */
-		memcpy(f->pub.data + (kept->seq - f->seq), kept->pub.data, kept->pub.len);
-		conn->tcp->stats->rx_coalesced_bytes += kept->pub.len;
-		reass_release(conn, reass_unlink(conn, before));
+		/* COPY: the bytes that arrived first replace those of f. */
+		memcpy(f->pub.data + (next->seq - f->seq), next->pub.data, next->pub.len);
+		conn->tcp->stats->rx_coalesced_bytes += next->pub.len;
+		reass_release(conn, reass_unlink(conn, prev));
 	}
 }
 
 /* Inserts an out-of-order frame. Frees it if it has no new bytes. */
 static void reass_insert(struct harp_conn *conn, struct frame *f, struct reass_text *t)
 {
-	struct frame *before, *after;
+	struct frame *prev, *next;
 
-	if (!reass_find(conn, f->seq, &before)) {
+	if (!reass_find(conn, f->seq, &prev)) {
 		conn->tcp->stats->drop_tcp_rx_budget++;
 		reass_release(conn, f);
 		return;
 	}
 	tcp_sackout_kept(conn, f->seq, f->seq + f->pub.len);
-	if (before && seq_gt(before->seq + before->pub.len, f->seq) &&
-	    !reass_cut_old(conn, f, before->seq + before->pub.len, t))
+	if (prev && seq_gt(prev->seq + prev->pub.len, f->seq) &&
+	    !reass_cut_old(conn, f, prev->seq + prev->pub.len, t))
 		return;
-	reass_join(conn, before, f, t);
-	after = before ? before->next : conn->reass.head;
-	if (f->pub.len == 0) { /* fits exactly between two others */
+	reass_join(conn, prev, f, t);
+	next = prev ? prev->next : conn->reass.head;
+	if (f->pub.len == 0) { /* prev and next cover all of it */
 		reass_release(conn, f);
 		return;
 	}
-	f->next = after;
-	if (before)
-		before->next = f;
+	f->next = next;
+	if (prev)
+		prev->next = f;
 	else
 		conn->reass.head = f;
 	reass_list(conn);
-	if (!after)
+	if (!next)
 		conn->reass.tail = f;
 	conn->reass.hint = f;
 	conn->frames.reass_held++;
@@ -341,7 +342,7 @@ static void reass_insert(struct harp_conn *conn, struct frame *f, struct reass_t
  * list. */
 static void reass_append(struct harp_conn *conn, struct frame *f, struct reass_text *t)
 {
-	/* Earlier frames of the same packet may have moved duplicates from the list. */
+	/* After earlier frames of this packet, the list may have supplied this frame's bytes. */
 	if (!reass_cut_old(conn, f, conn->rcv.nxt_seq, t))
 		return;
 	reass_join(conn, NULL, f, t);
@@ -353,20 +354,20 @@ static void reass_append(struct harp_conn *conn, struct frame *f, struct reass_t
 /* ------------------------------------------------------------------------------------------------
  * Payload.
  */
-/* The segment's own frames have already left the pool; the others must keep the NIC supplied. */
+/* The segment's own frames have already left the pool. */
 static bool reass_pool_short(const struct harp_conn *conn)
 {
 	return conn->tcp->pool->free_count < tcp_pool_floor_rx(conn);
 }
 
-/* Admits frames to budget and pool; evicts others for in-order data. */
+/* True if budget and pool have room for these frames. Evicts others for in-order data. */
 static bool reass_admit(struct harp_conn *conn, uint32_t frames, bool in_order)
 {
 	while (in_order && reass_pool_short(conn)) {
 		if (reass_evict(conn))
 			continue;
-		/* A connection that holds frames is not stuck, because the application will read
-		 * them. And dropping SACKed data costs its sender a timeout. */
+		/* A connection that holds frames is not stuck, because its application will read
+		 * them. Eviction of SACKed data costs the other connection's peer a timeout. */
 		if (conn->frames.rx_held >= TCP_FRAMES_BUDGET_MIN || !reass_evict_other(conn->tcp))
 			break;
 	}
@@ -377,7 +378,7 @@ static bool reass_admit(struct harp_conn *conn, uint32_t frames, bool in_order)
 	       !reass_pool_short(conn);
 }
 
-/* Number of bytes, of len after the first `skip` of a chain, for which the budget has frames. */
+/* Of len bytes after the first `skip` bytes of a packet, returns how many the budget admits. */
 static uint32_t reass_admit_part(const struct harp_conn *conn, const struct frame *f, uint32_t skip,
 				 uint32_t len)
 {
@@ -391,16 +392,16 @@ static uint32_t reass_admit_part(const struct harp_conn *conn, const struct fram
 	return bytes - skip < len ? bytes - skip : len;
 }
 
-/* In-order data was refused. Segments smaller than the window's bytes per frame use up the budget
- * before the window. The peer would retransmit into the open window, at growing intervals, until
- * its user timeout. So the window is shrunk, although RFC 9293 advises against it (SHLD-14): the
- * peer then sends window probes as long as necessary (MUST-37), and learns when it opens. */
+/* In-order data was refused, because small segments use up the budget before the window. The peer
+ * would retransmit into the open window, at growing intervals, until its user timeout. So this
+ * shrinks the window, although RFC 9293 advises against it (SHLD-14). The peer then sends window
+ * probes as long as necessary (MUST-37), and learns when the window opens. */
 static void reass_refused(struct harp_conn *conn)
 {
 	if (conn->frames.rx_held < conn->budget.rx_frames_limit && !tcp_pressure_refused(conn))
 		return;
 	conn->rcv.edge_seq = conn->rcv.nxt_seq;
-	/* Later segments of the peer are at the edge and not older than the dropped one. */
+	/* SEG.SEQ of the peer's next segments is at the edge: their windows must count as new. */
 	if (seq_gt(conn->snd.wl1_seq, conn->rcv.nxt_seq))
 		conn->snd.wl1_seq = conn->rcv.nxt_seq;
 }
@@ -434,8 +435,8 @@ static void reass_take(struct harp_conn *conn, struct frame *f, struct reass_tex
 	tcp_sackout_duplicate(conn, t->dup_start_seq, t->dup_end_seq);
 }
 
-/* RFC 9293 3.10.7.4: "trimming off any portions that lie outside the window". TCP_PASS: something
- * remains. */
+/* RFC 9293 section 3.10.7.4: "trimming off any portions that lie outside the window". TCP_PASS: a
+ * part is inside. */
 static enum tcp_verdict reass_trim_to_window(struct harp_conn *conn, struct reass_text *t)
 {
 	if (seq_lt(t->seq, conn->rcv.nxt_seq)) {
@@ -461,13 +462,13 @@ static enum tcp_verdict reass_trim_to_window(struct harp_conn *conn, struct reas
 	return TCP_PASS;
 }
 
-/* Trims the text to the available frames. An in-order segment larger than that is accepted in part;
- * otherwise the peer would retransmit it forever. False: nothing fits. */
+/* Trims the text to the available frames. A part of an in-order segment may be accepted; otherwise
+ * the peer could retransmit the segment forever. False: nothing is accepted. */
 static bool reass_trim_to_budget(struct harp_conn *conn, const struct frame *f,
 				 struct reass_text *t, bool in_order)
 {
-	/* A copied segment needs no frame, unless its first frame releases data from the list
-	 * before its next one. */
+	/* A segment that will be coalesced needs no frame. This is not certain for a second frame,
+	 * which may follow data of the reassembly list. */
 	if (in_order && !(f->frag && conn->reass.head) && rcvq_may_coalesce(conn, t->len))
 		return true;
 	if (reass_admit(conn, reass_count_frames(f), in_order))
@@ -507,8 +508,8 @@ enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *s
 		conn->delack.bulk_segs = 0;
 		tcp->stats->tcp_out_of_order++;
 		conn->acct.out_of_order_in++;
-		/* RFC 5681 section 4.2: "A TCP receiver SHOULD send an immediate duplicate ACK when
-		 * an out-of-order segment arrives", one for each: the sender counts them. */
+		/* RFC 5681 section 3.2: "A TCP receiver SHOULD send an immediate duplicate ACK when
+		 * an out-of-order segment arrives", one per segment: the sender counts them. */
 		(void)tcp_out_ack(conn);
 		return TCP_KEPT;
 	}

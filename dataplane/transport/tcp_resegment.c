@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_resegment.c - changes segments of the send queue: splits, trims, extends or copies them.
+ * tcp_resegment.c - changes segments of the send queue:
  *
- * Split: path or peer's window permit less than a segment. Trim: part of a segment is acknowledged.
- * Gather: a path MTU probe is larger than the waiting segments. Into_pool: the application removes
- * its memory. Checksums of changed segments are dropped, and computed again on transmission.
+ *	_split()	path MTU or the peer's window permit less than a segment
+ *	_trim()		part of a segment is acknowledged
+ *	_gather()	a path MTU probe is larger than the waiting segments
+ *	_into_pool()	the application removes its memory
+ *
+ * Cached checksums of changed frames are dropped, and computed again on transmission.
  */
 #include "transport/tcp.h"
 
@@ -21,8 +24,8 @@ bool tcp_resegment_split(struct harp_conn *conn, struct frame *seg, uint32_t byt
 	uint32_t keep = bytes, frags = 1, total = seg_bytes(seg), tail_frags = 0, moved;
 
 	assert(bytes > 0 && bytes < seg_space(seg));
-	/* The second part needs a first frame with headroom. May exceed the budget, because a split
-	 * must not fail. */
+	/* The second part needs a frame with headroom. Exceeds the budget if necessary, because
+	 * otherwise no data could be sent. */
 	rest = frame_alloc(tcp->pool, 0);
 	if (!rest)
 		return false;
@@ -136,7 +139,7 @@ static bool resegment_gather_external(struct harp_conn *conn, struct frame *seg,
 	return true;
 }
 
-/* Removes the segment after the first unsent one; its bytes were moved. */
+/* Removes the segment after seg, whose bytes have all been moved. */
 static void resegment_drop_second(struct harp_conn *conn, struct frame *seg)
 {
 	struct frame *from = seg->next;
@@ -167,7 +170,7 @@ bool tcp_resegment_gather(struct harp_conn *conn, uint32_t bytes)
 		if (room == 0) {
 			if (seg_frags(seg) == tcp->tx_frags_max)
 				return false;
-			/* May exceed the budget, which a busy sender has used up. */
+			/* Exceeds the budget, which a busy sender has used up. */
 			last->frag = frame_alloc(tcp->pool, tcp_pool_floor_tx(conn));
 			if (!last->frag)
 				return false;
@@ -194,8 +197,8 @@ bool tcp_resegment_gather(struct harp_conn *conn, uint32_t bytes)
 	return true;
 }
 
-/* Allocates frames for `bytes`; NULL: too few are free. May exceed the budget, because they replace
- * others. */
+/* Allocates frames for `bytes`; NULL: too few are free. May exceed the budget, because these frames
+ * replace external ones. */
 static struct frame *resegment_alloc_chain(struct harp_conn *conn, uint32_t bytes, uint32_t *frags)
 {
 	struct frame_pool *pool = conn->tcp->pool;
@@ -220,7 +223,7 @@ ssize_t tcp_resegment_into_pool(struct harp_conn *conn, struct frame *seg)
 	struct frame *old = seg->frag, *to = seg, *chain = NULL;
 	ssize_t copied = left;
 
-	/* After the data of the first frame, beyond which the NIC does not read. */
+	/* The NIC may still read the first frame, but not beyond its data. */
 	room = resegment_chunk_space(conn->tcp->pool, seg);
 	if (left > room) {
 		chain = resegment_alloc_chain(conn, left - room, &frags);

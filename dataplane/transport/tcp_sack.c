@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_sack.c - the sender's scoreboard: records from SACK blocks which segments the peer has.
+ * tcp_sack.c - the sender's scoreboard: which segments the peer has, according to SACK blocks.
  *
- * Theory of operation. Each segment has a mark (frame.tcp_flags): SEG_SACKED, the peer has it;
- * SEG_LOST, it must be retransmitted; neither, it is in flight. Three sums give RFC 6675's pipe:
- * outstanding - sacked_bytes - lost_bytes.
+ * Theory of operation. A segment's mark (frame.tcp_flags) is SEG_SACKED (the peer has it), SEG_LOST
+ * (it must be retransmitted), or neither (it is in flight). RFC 6675's pipe is the outstanding
+ * bytes - sacked_bytes - lost_bytes.
  *
  * The queue is a list of up to some thousand segments, and SACK blocks may come from an attacker.
  * Two small arrays make the cost of an ACK proportional to its new information.
  *
- * Skip index: every n-th sent segment is recorded with its sequence number. A search starts at the
+ * Skip index: has every n-th sent segment, with its sequence number. A search starts at the last
  * entry before the segment. When the array is full, every second entry is removed and n doubles. An
- * entry is valid as long as its sequence number is not before SND.UNA, because a frame is freed
- * only when all of it is acknowledged.
+ * entry is valid while its sequence number is not before SND.UNA, because a frame is freed only
+ * when all of it is acknowledged.
  *
- * Ranges: sequence ranges that are already marked. Only the new part of a block is walked. This is
- * a cache: when it is full, the shortest range is dropped, and repeating that block costs little.
+ * Ranges: sequence ranges that are already marked, so that only the new part of a block is walked.
+ * This is a cache: when it is full, the shortest range is dropped, and another walk over it costs
+ * little.
  *
- * A block that covers a segment in part marks nothing, because the rest is missing (RFC 2018
- * section 4 reports whatever arrived, and segments may have been split since). Blocks outside of
- * the outstanding data are ignored and counted; the first block may report a duplicate (RFC 2883).
+ * A block that covers only a part of a segment does not mark it (blocks report any bytes that
+ * arrived, RFC 2018 section 4, and segments may have been split since). Blocks outside of the
+ * outstanding data are ignored and counted; the first block may report a duplicate (RFC 2883).
  */
 #include "transport/tcp.h"
 
@@ -72,17 +73,17 @@ static void sack_mark(struct harp_conn *conn, struct frame *seg, struct tcp_ack 
 
 void tcp_sack_acked(struct harp_conn *conn, const struct frame *seg, uint32_t n, struct tcp_ack *a)
 {
-	bool whole = n == seg_space(seg);
+	bool complete = n == seg_space(seg);
 
 	if (seg->tcp_flags & SEG_SACKED) {
 		conn->loss.sacked_bytes -= n;
-		conn->loss.sacked_segs -= whole;
+		conn->loss.sacked_segs -= complete;
 		return;
 	}
 	if (seg->tcp_flags & SEG_LOST)
 		conn->loss.lost_bytes -= n;
 	a->delivered_bytes += n;
-	if (whole)
+	if (complete)
 		tcp_rack_delivered(conn, seg, a);
 }
 
@@ -129,8 +130,7 @@ bool tcp_sack_sums_valid(const struct harp_conn *conn)
 	       lost == conn->loss.lost_bytes;
 }
 
-/* Skip index. */
-/* The i-th entry, oldest first. */
+/* Position of the i-th entry of the skip index, oldest first. */
 static uint32_t sack_skip_at(const struct tcp_scoreboard *b, uint32_t i)
 {
 	return (b->skip_first + i) % TCP_SKIP_ENTRIES;
@@ -243,7 +243,7 @@ static void sack_ranges_trim(struct harp_conn *conn)
 		sack_range_remove(b, 0);
 }
 
-/* Marks the whole segments in [start, end), which overlaps no range. */
+/* Marks the segments within [start, end), which overlaps no range. */
 static void sack_mark_gap(struct harp_conn *conn, uint32_t start, uint32_t end, struct tcp_ack *a)
 {
 	struct frame *seg = tcp_sack_find(conn, start);
@@ -272,7 +272,7 @@ static void sack_block(struct harp_conn *conn, uint32_t start, uint32_t end, str
 	while (seq_lt(start, end)) {
 		uint32_t gap_end = end, next = end;
 
-		/* Adding a range moves the others, so this searches again after each gap. */
+		/* Searches again after each gap, because sack_mark_gap() moves ranges. */
 		for (uint32_t i = 0; i < b->range_count; i++) {
 			if (seq_leq(b->range[i].end_seq, start))
 				continue;
@@ -288,8 +288,7 @@ static void sack_block(struct harp_conn *conn, uint32_t start, uint32_t end, str
 	}
 }
 
-/* Received blocks. */
-/* RFC 2883 section 4: the first block reports a duplicate if it is below the ACK or within the
+/* RFC 2883 section 4: the first block reports a duplicate if it is below SEG.ACK or within the
  * second block. */
 static bool sack_is_dsack(const struct tcp_options *opt, uint32_t ack)
 {
@@ -304,18 +303,17 @@ static void sack_dsack(struct harp_conn *conn, uint32_t start, uint32_t end, str
 	/* A receiver with GRO reports several segments at once. */
 	uint32_t segs = (end - start + conn->snd.mss_bytes - 1) / conn->snd.mss_bytes;
 
-	/* Accepted within the outstanding data, and for at most as many segments as were
-	 * retransmitted, because the network duplicates packets, too. */
 	if (!seq_lt(start, end) || seq_gt(end, conn->snd.nxt_seq) ||
 	    seq_lt(start, conn->snd.una_seq - SACK_DSACK_BYTES_MAX)) {
 		conn->tcp->stats->tcp_sack_bad++;
 		return;
 	}
 	conn->tcp->stats->tcp_dsack_in++;
+	/* More duplicates than retransmissions: the network duplicates packets, too. */
 	if (conn->undo.dsack_in_segs + segs > conn->acct.retransmits)
 		return;
 	conn->undo.dsack_in_segs += segs;
-	if (conn->tlp.out && conn->tlp.again && end == conn->tlp.end_seq) {
+	if (conn->tlp.out && conn->tlp.is_retrans && end == conn->tlp.end_seq) {
 		a->dsack_tlp = true;
 		return;
 	}
@@ -346,7 +344,7 @@ void tcp_sack_in(struct harp_conn *conn, const struct tcp_segment *seg, struct t
 			conn->tcp->stats->tcp_sack_bad++;
 			continue;
 		}
-		/* For an old ACK: ignores data that has been acknowledged since. */
+		/* In an old ACK, a block may begin before SND.UNA. */
 		sack_block(conn, seq_max(start, conn->snd.una_seq), end, a);
 	}
 }

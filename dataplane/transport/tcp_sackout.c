@@ -2,9 +2,9 @@
 /*
  * tcp_sackout.c - the receiver's SACK blocks: RFC 2018 section 4, RFC 2883.
  *
- * Up to four ranges are kept, most recently changed first, which is the order of the RFC. A range
- * that was dropped may reappear with a later adjacent segment. It is then reported shorter than it
- * is, which is permitted. So no list is searched to build a block.
+ * The ranges are the four most recently changed ones, in the order of RFC 2018. If a segment
+ * extends an older range, which is no longer in the array, the block reports only a part of that
+ * range, which is permitted. So the reassembly list is never searched to build a block.
  */
 #include "transport/tcp.h"
 
@@ -31,7 +31,7 @@ void tcp_sackout_kept(struct harp_conn *conn, uint32_t start_seq, uint32_t end_s
 		start_seq = seq_min(start_seq, conn->sackout.block[i].start_seq);
 		end_seq = seq_max(end_seq, conn->sackout.block[i].end_seq);
 		sackout_remove(conn, i);
-		i = 0; /* it has grown and may now touch another one */
+		i = 0; /* the larger range may touch others */
 	}
 	if (conn->sackout.count < TCP_SACK_BLOCKS_MAX)
 		conn->sackout.count++;
@@ -71,17 +71,17 @@ void tcp_sackout_duplicate(struct harp_conn *conn, uint32_t start_seq, uint32_t 
 uint32_t tcp_sackout_blocks(const struct harp_conn *conn, uint32_t room_bytes,
 			    struct tcp_options *opt)
 {
-	uint32_t most = room_bytes < 4 ? 0 : (room_bytes - 4) / 8;
+	uint32_t count_max = room_bytes < 4 ? 0 : (room_bytes - 4) / 8;
 
 	opt->sack_count = 0;
-	if (most > TCP_SACK_BLOCKS_MAX)
-		most = TCP_SACK_BLOCKS_MAX;
-	if (conn->sackout.dsack_start_seq != conn->sackout.dsack_end_seq && most > 0) {
+	if (count_max > TCP_SACK_BLOCKS_MAX)
+		count_max = TCP_SACK_BLOCKS_MAX;
+	if (conn->sackout.dsack_start_seq != conn->sackout.dsack_end_seq && count_max > 0) {
 		opt->sack[0].start_seq = conn->sackout.dsack_start_seq;
 		opt->sack[0].end_seq = conn->sackout.dsack_end_seq;
 		opt->sack_count = 1;
 	}
-	for (uint32_t i = 0; i < conn->sackout.count && opt->sack_count < most; i++)
+	for (uint32_t i = 0; i < conn->sackout.count && opt->sack_count < count_max; i++)
 		opt->sack[opt->sack_count++] = conn->sackout.block[i];
 	return opt->sack_count;
 }

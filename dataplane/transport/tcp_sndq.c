@@ -2,10 +2,10 @@
 /*
  * tcp_sndq.c - the send queue: bytes and frames of the application become segments.
  *
- * A segment is a frame, whose headroom takes the headers, and continuation frames with payload
- * only. The newest segment grows until it is full or sent. Afterwards its bytes do not change until
- * they are acknowledged: a retransmission reads them again, and the NIC never sees a change.
- * tcp_resegment.c changes the size of segments.
+ * A segment is a frame, whose headroom is for the headers, and continuation frames with payload
+ * only. The newest segment grows until it is full or sent. Afterwards its bytes do not change,
+ * because the NIC may read them, and retransmissions do. tcp_resegment.c changes the size of
+ * segments.
  */
 #include "transport/tcp.h"
 
@@ -61,7 +61,7 @@ void tcp_sndq_uncount(struct harp_conn *conn, const struct frame *f, uint32_t fr
 
 static inline void sndq_release(struct harp_conn *conn, struct frame *seg)
 {
-	if (!seg->frag) { /* not an external frame, which never comes first */
+	if (!seg->frag) { /* the first frame is never external */
 		conn->frames.tx_held--;
 		conn->tcp->stats->frames_tcp_tx--;
 		frame_release(conn->tcp->pool, seg);
@@ -91,7 +91,7 @@ struct frame *tcp_sndq_last_frag(struct frame *seg)
 	return seg;
 }
 
-/* The newest segment if it may still grow. */
+/* The newest segment if it may grow; else NULL. */
 static struct frame *sndq_open_tail(const struct harp_conn *conn)
 {
 	struct frame *tail = conn->sndq.tail;
@@ -102,7 +102,7 @@ static struct frame *sndq_open_tail(const struct harp_conn *conn)
 	return tail;
 }
 
-/* The frame, with free space, for the next byte; NULL: budget or pool exhausted. */
+/* Returns a frame with space for the next byte, of *segment; NULL: budget or pool exhausted. */
 static struct frame *sndq_writable(struct harp_conn *conn, struct frame **segment)
 {
 	struct frame *seg = sndq_open_tail(conn), *last, *f;
@@ -161,7 +161,7 @@ size_t tcp_sndq_copy(struct harp_conn *conn, const uint8_t *src, size_t len)
 		n = conn->snd.mss_bytes - seg_bytes(seg);
 		n = n < room ? n : room;
 		n = len - done < n ? (uint32_t)(len - done) : n;
-		/* COPY: the application's bytes into our frame, computing the checksum. */
+		/* COPY: the application's bytes into our frame; computes the checksum. */
 		sum = csum_copy(f->pub.data + f->pub.len, src + done, n, 0);
 		f->csum = csum_append(f->csum, sum, f->pub.len);
 		f->pub.len += n;
@@ -184,7 +184,7 @@ size_t tcp_sndq_space(const struct harp_conn *conn)
 	uint32_t frames = budget > conn->frames.tx_held ? budget - conn->frames.tx_held : 0;
 	uint32_t pool = tcp->pool->free_count > floor ? tcp->pool->free_count - floor : 0;
 	uint32_t per_segment = (conn->snd.mss_bytes + frame_bytes - 1) / frame_bytes;
-	uint32_t rest;
+	uint32_t remainder;
 	size_t room = 0;
 
 	if (frames > pool)
@@ -201,8 +201,8 @@ size_t tcp_sndq_space(const struct harp_conn *conn)
 		if (room > conn->snd.mss_bytes - seg_bytes(seg))
 			room = conn->snd.mss_bytes - seg_bytes(seg);
 	}
-	rest = frames % per_segment * frame_bytes;
-	room += (size_t)(frames / per_segment) * conn->snd.mss_bytes + rest;
+	remainder = frames % per_segment * frame_bytes;
+	room += (size_t)(frames / per_segment) * conn->snd.mss_bytes + remainder;
 	return room;
 }
 
@@ -224,8 +224,7 @@ void tcp_sndq_frame(struct harp_conn *conn, struct frame *f)
 	uint32_t len = f->pub.len;
 
 	f->flags = 0;
-	/* Computes the sum while the data is cached, because the application has just written
-	 * it. */
+	/* The application has just written the data, so it is in the CPU cache. */
 	if (!conn->tcp->csum_offload) {
 		f->csum = csum_partial(f->pub.data, len, 0);
 		f->flags = FRAME_CSUM;

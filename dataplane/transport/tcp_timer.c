@@ -3,10 +3,10 @@
  * tcp_timer.c - round-trip times and timers: RFC 6298, persist, keepalive, user timeout, TIME-WAIT.
  *
  * Theory of operation. A connection has six deadlines and one timer in the wheel, set to the
- * earliest deadline (timer_arm()). If a deadline moves later, as with every ACK, the timer stays:
- * it fires early, finds nothing due, and is set again. So the common case costs a store instead of
- * a wheel operation. The functions declared in tcp.h are events; each updates the deadlines that
- * depend on it:
+ * earliest deadline (timer_arm()). If a deadline moves later, as with every ACK, the timer is not
+ * changed: it fires early, and tcp_timer_fire() sets it again. So the common case costs a store
+ * instead of a wheel operation. The functions declared in tcp.h are events; each updates the
+ * deadlines that depend on it:
  *
  *	rto	retransmission timer. Its action depends on the outstanding data when it fires
  *		(timer_rto_expired()):
@@ -15,7 +15,7 @@
  *			only unsent data	a window probe if the window is closed (persist);
  *						otherwise sends the data that fits
  *						(override: RFC 9293 3.8.6.2.1)
- *			nothing			none, because everything is acknowledged
+ *			nothing			no action
  *		Set by transmissions while it is off (_sent()), and by data that waits with nothing
  *		in flight (_blocked(), _override()); moved by ACKs of new data (_acked()) and
  *		retransmissions (_resent()); off when nothing is in flight. Each unanswered expiry
@@ -29,14 +29,14 @@
  *	keep	the next keepalive probe
  *	pace	new data may be sent again
  *
- * The user timeout has no deadline: it is checked when rto expires, which after one
- * expiry is soon enough. It counts from progress_ns: the last move of SND.UNA, or the time when
- * data began to wait.
+ * The user timeout has no deadline of its own: timer_rto_expired() checks it, and limits the next
+ * rto to it. It counts from progress_ns: the last move of SND.UNA, or the time when data began to
+ * wait.
  *
- * A single segment in flight is special. Its receiver may delay the ACK by TIMER_ACK_DELAY_NS in
- * the hope of a second one, so RTO and PTO are extended by that (rto.single), unless this peer has
- * often answered at once (rto.single_quick). If the RTO would expire before the PTO, on a long path
- * with little variance, the probe replaces it, and the RTO restarts after the probe, once
+ * A single segment in flight is special. Its receiver may delay the ACK by TIMER_ACK_DELAY_NS to
+ * wait for a second segment, so RTO and PTO are extended by that (rto.single), unless this peer has
+ * often acknowledged at once (rto.single_quick). On a long path with little variance, the RTO would
+ * expire before the PTO. Then the probe replaces the timeout once, and the RTO restarts after it
  * (rto.probe).
  */
 #include "base/histogram.h"
@@ -46,16 +46,17 @@
 
 /* Maximum delay of a single segment's ACK: Linux delays 40 ms plus a tick. */
 #define TIMER_ACK_DELAY_NS (45 * TCP_NS_PER_MS)
-/* Consecutive single segments answered at once, after which no delay is expected. */
+/* After this many consecutive single segments that were acknowledged at once, no delay is
+ * expected. */
 #define TIMER_QUICK_SAMPLES 64u
-/* RFC 8985 section 7.2 probes after 2 * SRTT; a peer's scheduler may take as long as this. */
+/* RFC 8985 section 7.2: PTO = 2 * SRTT. The minimum allows for the scheduler of the peer. */
 #define TIMER_PTO_NS_MIN 500000u
 #define TIMER_BACKOFF_MAX 16u
-/* RFC 9293 3.8.6.2.1: "the override timeout should be in the range 0.1 - 1.0 seconds". */
+/* RFC 9293 section 3.8.6.2.1: "the override timeout should be in the range 0.1 - 1.0 seconds". */
 #define TIMER_OVERRIDE_NS (100 * TCP_NS_PER_MS)
 #define TIMER_SUSPECT_BACKOFF 3u /* consecutive timeouts after which the next hop is suspected */
 
-/* Saturates: an application's timeout may exceed the range of the clock. */
+/* Saturates, because an application's timeout may exceed the range of the clock. */
 static uint64_t timer_sum(uint64_t from_ns, uint64_t after_ns)
 {
 	return after_ns < TCP_NEVER_NS - from_ns ? from_ns + after_ns : TCP_NEVER_NS;
@@ -104,16 +105,10 @@ void tcp_timer_stop(struct harp_conn *conn)
 		wheel_cancel(conn->tcp->wheel, &conn->timer);
 }
 
-/* True if one segment is outstanding. */
-static bool timer_is_single(const struct harp_conn *conn)
-{
-	return conn->sndq.head && conn->sndq.head->next == conn->sndq.unsent;
-}
-
 /* True if a single segment is outstanding whose ACK may be delayed. */
 static bool timer_may_be_delayed(const struct harp_conn *conn)
 {
-	return timer_is_single(conn) && conn->rto.single_quick < TIMER_QUICK_SAMPLES;
+	return tcp_sndq_is_single(conn) && conn->rto.single_quick < TIMER_QUICK_SAMPLES;
 }
 
 /* The RTO for the outstanding data, including backoff. */
@@ -147,8 +142,8 @@ void tcp_timer_rtt(struct harp_conn *conn, uint64_t rtt_ns, bool single)
 		if (rtt_ns < conn->rtt.min_ns)
 			conn->rtt.min_ns = rtt_ns;
 	}
-	/* (2.3): "RTO <- SRTT + max (G, K*RTTVAR)", with the minimum RTO as G: a path of constant
-	 * 100 ms may vary once. */
+	/* (2.3): "RTO <- SRTT + max (G, K*RTTVAR)", with the minimum RTO as G, because a path whose
+	 * round-trip time was constant may vary. */
 	rto_ns = 4 * conn->rtt.rttvar_ns;
 	if (rto_ns < TCP_RTO_NS_MIN)
 		rto_ns = TCP_RTO_NS_MIN;
@@ -167,8 +162,8 @@ void tcp_timer_rtt(struct harp_conn *conn, uint64_t rtt_ns, bool single)
  * Events.
  */
 /* RFC 8985 section 7.2: no probe in recovery or while segments are SACKed. Data sent after a probe
- * gets another probe, which does not replace the timeout: the timeout repairs losses that the first
- * probe did not. */
+ * gets another probe, which does not postpone the timeout, because the timeout must repair losses
+ * that the first probe has not repaired. */
 static void timer_restart_pto(struct harp_conn *conn)
 {
 	if (conn->rtt.pto_ns == 0 || conn->recovery != TCP_RECOVERY_NONE ||
@@ -183,7 +178,7 @@ static void timer_restart_pto(struct harp_conn *conn)
 		conn->deadline.probe_ns += TIMER_ACK_DELAY_NS;
 	if (conn->deadline.probe_ns < conn->deadline.rto_ns)
 		return;
-	/* The timeout would be first: the probe replaces it, and the RTO restarts, once. */
+	/* The RTO would expire first: the probe replaces it, and the RTO restarts, once. */
 	conn->deadline.probe_ns = conn->deadline.rto_ns;
 	if (!conn->rto.probe && !conn->tlp.out)
 		conn->deadline.rto_ns += tcp_timer_rto_ns(conn);
@@ -192,7 +187,7 @@ static void timer_restart_pto(struct harp_conn *conn)
 
 static void timer_restart_rto(struct harp_conn *conn)
 {
-	conn->rto.single = timer_is_single(conn);
+	conn->rto.single = tcp_sndq_is_single(conn);
 	conn->rto.probe = 0;
 	conn->deadline.rto_ns = conn->tcp->now_ns + tcp_timer_rto_ns(conn);
 	timer_restart_pto(conn);
@@ -228,7 +223,7 @@ void tcp_timer_sent(struct harp_conn *conn)
 	if (conn->deadline.rto_ns == TCP_NEVER_NS) {
 		conn->progress_ns = conn->tcp->now_ns;
 		timer_restart_rto(conn);
-	} else if (conn->rto.single && conn->rtx_backoff == 0 && !timer_is_single(conn)) {
+	} else if (conn->rto.single && conn->rtx_backoff == 0 && !tcp_sndq_is_single(conn)) {
 		timer_restart_rto(conn); /* a second segment: its ACK is not delayed */
 	} else {
 		timer_restart_pto(conn);
@@ -256,7 +251,7 @@ void tcp_timer_handshake(struct harp_conn *conn)
 	if (conn->rtx_backoff == 0) {
 		tcp_timer_rtt(conn, conn->tcp->now_ns - conn->progress_ns + 1, false);
 	} else {
-		/* RFC 6298 (5.7): 3 s instead of 1 s, because the SYN was possibly retransmitted
+		/* RFC 6298 (5.7): 3 s instead of 1 s, because the SYN may have been retransmitted
 		 * too early. The same after a SYN cookie, whose send time is unknown. */
 		conn->rtt.rto_ns = conn->rtt.rto_ns * 3 < TCP_RTO_NS_MAX ? conn->rtt.rto_ns * 3
 									 : TCP_RTO_NS_MAX;
@@ -267,8 +262,8 @@ void tcp_timer_handshake(struct harp_conn *conn)
 void tcp_timer_blocked(struct harp_conn *conn)
 {
 	if (conn->deadline.rto_ns == TCP_NEVER_NS) {
-		/* A wait for the neighbor begins now. With an older time, a SYN sent afterwards
-		 * would give a wrong round-trip time, and the user timeout would expire at once. */
+		/* With an older progress_ns, the round-trip time of a SYN would be wrong, and the
+		 * user timeout would expire at once. */
 		conn->progress_ns = conn->tcp->now_ns;
 		timer_restart_rto(conn);
 	}
@@ -313,7 +308,7 @@ void tcp_timer_user_timeout(struct harp_conn *conn)
 {
 	uint64_t limit_ns = timer_sum(conn->progress_ns, conn->opts.user_timeout_ns);
 
-	/* Without backoff the next RTO is soon, and probes the peer again before giving up. */
+	/* Without backoff, the next RTO expires soon and checks the timeout. */
 	if (conn->deadline.rto_ns == TCP_NEVER_NS || conn->rtx_backoff == 0)
 		return;
 	if (limit_ns < conn->tcp->now_ns)
@@ -324,7 +319,9 @@ void tcp_timer_user_timeout(struct harp_conn *conn)
 	timer_arm(conn);
 }
 
-/* Deadlines. Each returns false if the connection was terminated. */
+/* ------------------------------------------------------------------------------------------------
+ * Expired deadlines. The functions return false if they have terminated the connection.
+ */
 static bool timer_life_expired(struct harp_conn *conn)
 {
 	conn->deadline.life_ns = TCP_NEVER_NS;
@@ -332,10 +329,10 @@ static bool timer_life_expired(struct harp_conn *conn)
 	return false;
 }
 
-/* True if the window is closed and the peer's answers confirm that, last at probed_ns. RFC 9293
- * MUST-37: the connection stays open, however rare the probes. After the application's close it
+/* With a closed window: true if the peer has replied since the probe at probed_ns, or within the
+ * user timeout. RFC 9293 MUST-37: the connection then stays open. After the application's close it
  * does not, because peers could otherwise hold slots and frames without limit (RFC 6429). */
-static bool timer_is_window_closed(const struct harp_conn *conn, uint64_t probed_ns)
+static bool timer_is_peer_alive(const struct harp_conn *conn, uint64_t probed_ns)
 {
 	return (conn->flags & CONN_HANDLE) &&
 	       (conn->last_rcv_ns >= probed_ns ||
@@ -346,13 +343,13 @@ static bool timer_retransmit(struct harp_conn *conn)
 {
 	struct tcp *tcp = conn->tcp;
 
-	/* MUST-34: a retransmission beyond a shrunk window is a probe. */
+	/* RFC 9293 MUST-34: a retransmission beyond a shrunk window is a probe. */
 	if (tcp->now_ns - conn->progress_ns >= conn->opts.user_timeout_ns &&
-	    !(conn->snd.wnd_bytes == 0 && timer_is_window_closed(conn, conn->sndq.head->sent_ns))) {
+	    !(conn->snd.wnd_bytes == 0 && timer_is_peer_alive(conn, conn->sndq.head->sent_ns))) {
 		tcp_conn_reset(conn, -ETIMEDOUT);
 		return false;
 	}
-	if (timer_is_single(conn))
+	if (tcp_sndq_is_single(conn))
 		conn->rto.single_quick = 0;
 	tcp->stats->tcp_rto++;
 	conn->acct.rto_count++;
@@ -368,7 +365,7 @@ static bool timer_persist(struct harp_conn *conn)
 	struct tcp *tcp = conn->tcp;
 
 	if (tcp->now_ns - conn->progress_ns >= conn->opts.user_timeout_ns &&
-	    !timer_is_window_closed(conn, conn->persist_ns)) {
+	    !timer_is_peer_alive(conn, conn->persist_ns)) {
 		tcp_conn_reset(conn, -ETIMEDOUT);
 		return false;
 	}
@@ -387,8 +384,8 @@ static bool timer_rto_expired(struct harp_conn *conn)
 {
 	uint64_t limit_ns;
 
-	/* A thread that did not poll has not probed. The user timeout counts only time in which the
-	 * peer was probed. */
+	/* The user timeout must not count the time since the deadline, in which no thread polled
+	 * the stack. */
 	conn->progress_ns += conn->tcp->now_ns - conn->deadline.rto_ns;
 	if (conn->progress_ns > conn->tcp->now_ns)
 		conn->progress_ns = conn->tcp->now_ns; /* the window has opened in this poll */
@@ -396,7 +393,7 @@ static bool timer_rto_expired(struct harp_conn *conn)
 	if (!conn_synchronized(conn)) {
 		conn->flags |= CONN_SYN_PENDING;
 		if (conn->snd.nxt_seq != conn->iss_seq) {
-			/* otherwise it still waits for its next hop */
+			/* else the SYN was not sent, because the next hop is unresolved */
 			conn->tcp->stats->tcp_rto++;
 			conn->acct.rto_count++;
 		}
@@ -435,8 +432,8 @@ static bool timer_keep_expired(struct harp_conn *conn)
 		return false;
 	}
 	conn->deadline.keep_ns = timer_sum(tcp->now_ns, conn->opts.keepalive_interval_ns);
-	/* RFC 9293 3.8.4: "only when no sent data is outstanding", because retransmissions already
-	 * probe. */
+	/* RFC 9293 section 3.8.4: "only when no sent data is outstanding", because retransmissions
+	 * probe the peer, too. */
 	if (conn_flight_bytes(conn) > 0)
 		return true;
 	conn->keepalive_probes_out++;

@@ -2,21 +2,21 @@
 /*
  * tcp_tx.c - the transmit phase of a poll: decides which connection sends which data.
  *
- * Theory of operation. Nothing is sent directly by calls of the application or arriving segments,
- * except duplicate ACKs, challenge ACKs and resets. A connection with data to send is put on
- * tx_ready, one with a pending ACK on ack_list. tcp_tx_phase() serves both once per poll: first
- * data, a few segments of each connection in turn, because receivers wait for it; then the ACKs
- * that no data segment has carried and that are due (tcp_delack.c).
+ * Theory of operation. Calls of the application and arriving segments send nothing directly, except
+ * duplicate ACKs, challenge ACKs and resets. A connection with data to send is on tx_ready, one
+ * with a pending ACK on ack_list. tcp_tx_phase() serves both once per poll: first data, because
+ * receivers wait for it, with a quota of segments per connection; then the ACKs that no data
+ * segment has carried and that are due (tcp_delack.c).
  *
  * Data that cannot be sent now waits:
- *	- the NIC's ring is full: the phase ends, all connections keep their place in tx_ready;
- *	- the next hop is unresolved: tx_unresolved, until eth->resolved_generation changes or an
- *	  event (a timer, an ACK, the application) makes the connection ready again, which requests
- *	  it again;
- *	- pacing: the connection's timer puts it back on tx_ready;
- *	- the NIC still reads the frame to retransmit, or no frame is free: tx_blocked, tried
- *	  again in every phase. While the NIC holds frames there is a next phase soon:
- *	  stack_nic_next_ns().
+ *	- if the NIC's ring is full, the phase ends, and all connections keep their place in
+ *	  tx_ready
+ *	- if the next hop is unresolved, on tx_unresolved, until eth->resolved_generation changes or
+ *	  an event (a timer, an ACK, the application) makes the connection ready, which requests
+ *	  resolution again
+ *	- if pacing does not allow it, until the connection's timer puts it back on tx_ready
+ *	- if the NIC still reads the frame to retransmit, or no frame is free, on tx_blocked, which
+ *	  every phase retries. While the NIC holds frames, stack_nic_next_ns() schedules a poll
  */
 #include "transport/tcp.h"
 
@@ -26,17 +26,18 @@
 /* smaller amounts are sent only when the override timer expires */
 #define TX_OVERRIDE_BYTES_MIN (TCP_MSS_BYTES_MIN / 2)
 #define TX_PUSH_RTT_NS_MAX (2 * TCP_NS_PER_MS) /* see tx_is_pushed() */
-#define TX_PHASE_SEGMENTS_MAX 256u             /* then the receive ring is served */
+#define TX_PHASE_SEGMENTS_MAX 256u             /* limits the time between polls of the NIC */
 #define CACHE_LINE_BYTES 64u
-#define TX_KEPT_NS (10 * TCP_NS_PER_MS) /* longer than a NIC needs to send a packet */
+#define TX_BUSY_NS (10 * TCP_NS_PER_MS) /* more than the time of a NIC to send a packet */
 
 /* ------------------------------------------------------------------------------------------------
  * Data.
  */
 /*
- * PSH marks the end of a send call and the end of the queue. It also marks the last segment that a
- * small window allows: a HARP receiver delays the ACK of a segment in the middle of a stream
- * (delack_hold_ns()), which on a short path is a large part of the round trip.
+ * True if the segment gets PSH, which marks the end of a send call and the end of the queue. It
+ * also marks the last segment that a small window allows: a HARP receiver delays the ACK of a
+ * segment in the middle of a stream (delack_hold_ns()), and on a short path that delay is a large
+ * part of the round trip.
  */
 static bool tx_is_pushed(const struct harp_conn *conn, const struct tcp_gso *gso)
 {
@@ -54,7 +55,7 @@ static bool tx_is_pushed(const struct harp_conn *conn, const struct tcp_gso *gso
 }
 
 /* Updates state after a segment has been sent. */
-static void tx_note(struct harp_conn *conn, struct frame *seg, bool again)
+static void tx_note(struct harp_conn *conn, struct frame *seg, bool is_retrans)
 {
 	struct tcp *tcp = conn->tcp;
 	uint32_t bytes = seg_bytes(seg);
@@ -66,7 +67,7 @@ static void tx_note(struct harp_conn *conn, struct frame *seg, bool again)
 		conn->acct.bytes_sent += bytes;
 		conn->pace.credit_bytes -= bytes;
 	}
-	if (again) {
+	if (is_retrans) {
 		seg->flags |= FRAME_RETRANS;
 		conn->loss.retrans_end_seq =
 			seq_max(conn->loss.retrans_end_seq, seg->seq + seg_space(seg));
@@ -81,18 +82,18 @@ static void tx_note(struct harp_conn *conn, struct frame *seg, bool again)
 			tcp_sack_index(conn, seg);
 	}
 	if (conn->loss_open)
-		tcp_loss_sent(conn, seg, again);
+		tcp_loss_sent(conn, seg, is_retrans);
 }
 
-/* The NIC has kept a segment's frames since its transmission, and may do so until more is sent
- * (HARP_NIC_TX_LAZY). Waiting for it would block the connection forever, so this sends a copy. */
+/* Sends a copy of a segment whose frames the NIC holds. A NIC with HARP_NIC_TX_LAZY may hold them
+ * until more is sent, so waiting for it could block the connection forever. */
 static int tx_copy(struct harp_conn *conn, const struct frame *seg, uint8_t flags)
 {
 	struct tcp_gso gso = { .segments = 1, .bytes = seg_bytes(seg) };
 	int err;
 
 	if (!(conn->tcp->io->features & HARP_NIC_TX_LAZY) || !(seg->flags & FRAME_SENT) ||
-	    conn->tcp->now_ns - seg->sent_ns < TX_KEPT_NS)
+	    conn->tcp->now_ns - seg->sent_ns < TX_BUSY_NS)
 		return -EBUSY;
 	gso.first = gso.last = tcp_gso_copy(conn, seg, &gso.frags);
 	if (!gso.first)
@@ -105,11 +106,11 @@ static int tx_copy(struct harp_conn *conn, const struct frame *seg, uint8_t flag
 /* The caller must notify the timers. */
 static int tx_segments(struct harp_conn *conn, const struct tcp_gso *gso, struct tcp_burst *burst)
 {
-	bool again = gso->first->flags & FRAME_SENT;
+	bool is_retrans = gso->first->flags & FRAME_SENT;
 	uint8_t flags = TCP_ACK;
 	int err;
 
-	if (again)
+	if (is_retrans)
 		tcp_gso_drop_sums(conn, gso->first);
 	if (gso->last->flags & FRAME_FIN)
 		flags |= TCP_FIN;
@@ -122,7 +123,7 @@ static int tx_segments(struct harp_conn *conn, const struct tcp_gso *gso, struct
 	if (err)
 		return err;
 	for (struct frame *seg = gso->first;; seg = seg->next) {
-		tx_note(conn, seg, again);
+		tx_note(conn, seg, is_retrans);
 		if (seg == gso->last)
 			break;
 	}
@@ -139,7 +140,7 @@ static int tx_segment(struct harp_conn *conn, struct frame *seg)
 	return err;
 }
 
-/* Splits segments that are larger than the path now allows (RFC 1191). */
+/* Splits a segment that is larger than the path now allows (RFC 1191). False: no frame is free. */
 static bool tx_fit_mss(struct harp_conn *conn, struct frame *seg)
 {
 	if (seg_bytes(seg) <= conn->snd.mss_bytes)
@@ -156,7 +157,8 @@ static void tx_limited(struct harp_conn *conn)
 	conn->limited_seq = conn->snd.nxt_seq;
 }
 
-/* In slow start, pacing may leave half of the window unused, but the window is still the limit. */
+/* True if pacing allows `bytes`. In slow start, a paced connection counts as limited by the window
+ * even if half of the window is unused. */
 static bool tx_paced(struct harp_conn *conn, uint32_t bytes)
 {
 	if (tcp_cc_pace_admits(conn, bytes))
@@ -167,14 +169,14 @@ static bool tx_paced(struct harp_conn *conn, uint32_t bytes)
 	return false;
 }
 
-/* Splits off the first bytes of a segment, which may be sent. */
+/* Splits a segment, whose first bytes may be sent. Results as tx_may_send(). */
 static int tx_cut(struct harp_conn *conn, struct frame *seg, uint32_t bytes)
 {
 	return tcp_resegment_split(conn, seg, bytes) ? 1 : -ENOMEM;
 }
 
-/* Decides whether the oldest unsent segment may be sent. 1: yes, perhaps after a split as RFC 9293
- * 3.8.6.2.1 permits; 0: no, an event will retry; -ENOMEM: no frame for the split. */
+/* Decides whether the oldest unsent segment may be sent; may split it, as RFC 9293 section
+ * 3.8.6.2.1 permits. 1: yes; 0: no, an event will retry; -ENOMEM: no frame for the split. */
 static int tx_may_send(struct harp_conn *conn, struct frame *seg)
 {
 	uint32_t bytes = seg_bytes(seg);
@@ -189,15 +191,16 @@ static int tx_may_send(struct harp_conn *conn, struct frame *seg)
 	if (seg_space(seg) <= usable)
 		return conn->cc.pacing_bytes_per_s == 0 || bytes == 0 || tx_paced(conn, bytes);
 	if (bytes > 0 && bytes == usable) {
-		/* no space for the FIN, which takes a sequence number */
+		/* the window has no space for the FIN */
 		if (conn->cc.pacing_bytes_per_s > 0 && !tx_paced(conn, bytes))
 			return 0;
 		return tx_cut(conn, seg, bytes);
 	}
-	/* "min(D,U) >= Fs*Max(SND.WND)", Fs = 1/2; or the override timeout: see tcp_timer.c. */
+	/* The override timeout has expired: see tcp_timer.c. */
 	if (usable > 0 && (conn->flags & CONN_WINDOW_FORCE))
 		return tx_cut(conn, seg, usable);
-	/* Except for a tiny Max(SND.WND): RFC 1122's sender would follow a window of 1. */
+	/* "min(D,U) >= Fs*Max(SND.WND)" with Fs = 1/2, unless Max(SND.WND) is tiny: otherwise a
+	 * peer with a window of 1 would get segments of one byte. */
 	if (usable >= conn->snd_wnd_max_bytes / 2 && usable >= TX_OVERRIDE_BYTES_MIN)
 		return tx_cut(conn, seg, usable);
 	if (conn_flight_bytes(conn) > 0)
@@ -221,13 +224,13 @@ static void tx_fin_sent(struct harp_conn *conn)
 static int tx_loss_probe(struct harp_conn *conn, unsigned *sent)
 {
 	struct frame *seg = tcp_rack_probe(conn);
-	bool again = seg && (seg->flags & FRAME_SENT);
+	bool is_retrans = seg && (seg->flags & FRAME_SENT);
 	int err;
 
 	if (!seg)
 		return 0;
 	for (; seg_bytes(seg) > conn->snd.mss_bytes; seg = seg->next) {
-		/* the probe must contain the end of the last segment */
+		/* the probe is the end of the last segment */
 		if (!tx_fit_mss(conn, seg)) {
 			conn->flags |= CONN_TLP_PENDING;
 			return -ENOMEM;
@@ -239,8 +242,8 @@ static int tx_loss_probe(struct harp_conn *conn, unsigned *sent)
 		return err;
 	}
 	++*sent;
-	tcp_rack_probed(conn, again);
-	if (again)
+	tcp_rack_probed(conn, is_retrans);
+	if (is_retrans)
 		tcp_rack_resent(conn, seg);
 	else if (seg->flags & FRAME_FIN)
 		tx_fin_sent(conn);
@@ -258,7 +261,7 @@ static int tx_mtu_probe(struct harp_conn *conn, unsigned *sent)
 		return 0;
 	err = tx_segment(conn, seg);
 	if (err)
-		return err; /* the regular order splits it again */
+		return err; /* tx_new() splits it again */
 	tcp_mtu_probed(conn, seg);
 	++*sent;
 	return 0;
@@ -274,7 +277,7 @@ static bool tx_continues_burst(const struct harp_conn *conn, const struct tcp_bu
 	       !tx_is_pushed(conn, &gso) && !tcp_gso_is_busy(seg);
 }
 
-/* Sends new data as far as allowed; result as tx_conn(). */
+/* Sends new data as far as allowed; results as tx_conn(). */
 static int tx_new(struct harp_conn *conn, int quota, unsigned *sent)
 {
 	struct tcp_burst burst = { .header_bytes = 0 };
@@ -285,7 +288,7 @@ static int tx_new(struct harp_conn *conn, int quota, unsigned *sent)
 	while ((seg = conn->sndq.unsent) != NULL) {
 		if (quota <= 0)
 			return 1;
-		if (seg->next) /* its headers are written next */
+		if (seg->next) /* the next iteration writes its headers */
 			__builtin_prefetch(seg->next->pub.data - CACHE_LINE_BYTES, 1);
 		if (!tx_fit_mss(conn, seg))
 			return -ENOMEM;
@@ -315,8 +318,8 @@ static int tx_new(struct harp_conn *conn, int quota, unsigned *sent)
 	return 0;
 }
 
-/* Sends a connection's data, up to its quota. 0: done for now; 1: quota used up; -errno as
- * tcp_out_segments(). Adds to *sent. */
+/* Sends a connection's data, up to its quota, and adds the number of segments to *sent. 0: done for
+ * now; 1: quota used up; -errno as tcp_out_segments(). */
 static int tx_conn(struct harp_conn *conn, unsigned *sent)
 {
 	int quota = TCP_TX_QUOTA_SEGMENTS;
@@ -370,14 +373,13 @@ static int tx_conn(struct harp_conn *conn, unsigned *sent)
 	before = *sent;
 	err = tx_new(conn, quota, sent);
 	if (*sent != before)
-		tcp_timer_sent(conn); /* all at the same time: one notification suffices */
+		tcp_timer_sent(conn); /* once, because all were sent at the same time */
 	return err;
 }
 
-/* Order of connections. */
-static struct conn_list *tx_list(struct tcp *tcp, uint8_t which)
+static struct conn_list *tx_list(struct tcp *tcp, uint8_t list)
 {
-	switch (which) {
+	switch (list) {
 	case TX_LIST_READY:
 		return &tcp->tx_ready;
 	case TX_LIST_BLOCKED:
@@ -389,22 +391,23 @@ static struct conn_list *tx_list(struct tcp *tcp, uint8_t which)
 	}
 }
 
-static void tx_move(struct harp_conn *conn, uint8_t which)
+/* Moves the connection to the end of a list, enum tcp_tx_list. */
+static void tx_move(struct harp_conn *conn, uint8_t list)
 {
 	struct conn_list *from = tx_list(conn->tcp, conn->on_list.tx);
-	struct conn_list *to = tx_list(conn->tcp, which);
+	struct conn_list *to = tx_list(conn->tcp, list);
 
 	if (from)
 		TAILQ_REMOVE(from, conn, link.tx);
 	if (to)
 		TAILQ_INSERT_TAIL(to, conn, link.tx);
-	conn->on_list.tx = which;
+	conn->on_list.tx = list;
 }
 
 void tcp_tx_ready(struct harp_conn *conn)
 {
-	/* Requests an unresolved next hop again, because the ACK or window update that led here may
-	 * have stopped the timer that would do so. */
+	/* Retries an unresolved next hop, because the ACK or window update that led here may have
+	 * stopped the timer that would retry. */
 	if (conn->on_list.tx == TX_LIST_NONE || conn->on_list.tx == TX_LIST_UNRESOLVED)
 		tx_move(conn, TX_LIST_READY);
 }
@@ -437,7 +440,8 @@ uint64_t tcp_tx_next_ns(const struct tcp *tcp)
 	return tcp->acks_pending > 0 ? tcp_delack_next_ns(tcp) : TCP_NEVER_NS;
 }
 
-/* Blocked connections retry in every phase, unresolved ones when a neighbor becomes usable. */
+/* Makes waiting connections ready: blocked ones in every phase, unresolved ones when a neighbor has
+ * become usable. */
 static void tx_wake(struct tcp *tcp)
 {
 	struct harp_conn *conn;
@@ -449,7 +453,6 @@ static void tx_wake(struct tcp *tcp)
 		while ((conn = TAILQ_FIRST(&tcp->tx_unresolved)) != NULL)
 			tx_move(conn, TX_LIST_READY);
 	}
-	/* In order of arrival. */
 	while ((conn = TAILQ_FIRST(&tcp->pool_waiters)) != NULL &&
 	       tcp->pool->free_count > tcp_pool_floor_tx(conn) + tcp->tx_frags_max) {
 		TAILQ_REMOVE(&tcp->pool_waiters, conn, link.pool);
@@ -460,7 +463,7 @@ static void tx_wake(struct tcp *tcp)
 	tcp_pressure_serve(tcp);
 }
 
-/* Ends one connection's turn. False: the phase ends, too. */
+/* Moves the connection according to the result of tx_conn(). False: the phase ends. */
 static bool tx_result(struct harp_conn *conn, int result)
 {
 	switch (result) {
@@ -470,7 +473,7 @@ static bool tx_result(struct harp_conn *conn, int result)
 			tcp_ack_writable(conn);
 		return true;
 	case 1:
-		tx_move(conn, TX_LIST_READY); /* to the end of the list */
+		tx_move(conn, TX_LIST_READY);
 		return true;
 	case -ENOBUFS:
 		conn->tcp->nic_full = true;

@@ -2,10 +2,10 @@
 /*
  * tcp_window.c - the advertised window: RFC 9293 section 3.8.6.2.2, RFC 7323 section 2.
  *
- * The window follows from the unused frames of the connection's budget, each counted as the payload
- * that a frame of a full segment carries. It is kept as its right edge, RCV.NXT + RCV.WND
- * (rcv.edge_seq), which must not move left. Exceptions, when small segments or other connections
- * have used up the frames: reass_refused() and memory pressure, below. tcp_out.c writes the window
+ * The window is the number of unused frames of the connection's budget, times the payload per frame
+ * of full-sized segments. The connection stores its right edge, RCV.NXT + RCV.WND (rcv.edge_seq),
+ * which must not move left. There are two exceptions, if small segments or other connections have
+ * used up the frames: reass_refused() and memory pressure, below. tcp_out.c writes the window
  * field; tcp_window_update() (tcp_ack.c) processes the peer's window.
  */
 #include "transport/tcp.h"
@@ -18,14 +18,15 @@ uint32_t tcp_window_edge(const struct harp_conn *conn)
 	uint32_t room = free_frames * conn->frames.rx_payload_bytes;
 	uint32_t full = conn_rcv_wnd_bytes_max(conn);
 	uint32_t step = full / 4 < conn->rcv.mss_bytes ? full / 4 : conn->rcv.mss_bytes;
-	uint32_t most = 65535u << conn->rcv.wscale, edge;
+	uint32_t wnd_max = 65535u << conn->rcv.wscale, edge;
 
-	if (room > most)
-		room = most;
-	/* The field has units of the window scale: round down. */
+	if (room > wnd_max)
+		room = wnd_max;
+	/* Rounds down to the unit of the window field. */
 	room &= ~((1u << conn->rcv.wscale) - 1);
 	edge = conn->rcv.nxt_seq + room;
-	/* RFC 9293 3.8.6.2.2: no shrinking, and no steps smaller than min (Fr * RCV.BUFF, MSS). */
+	/* RFC 9293 section 3.8.6.2.2: does not shrink, and grows by at least min (Fr * RCV.BUFF,
+	 * MSS), here with Fr = 1/4. */
 	if (seq_lt(edge, conn->rcv.edge_seq + step) || conn->on_list.under_pressure)
 		return conn->rcv.edge_seq;
 	return edge;
@@ -37,7 +38,7 @@ void tcp_window_reopen(struct harp_conn *conn)
 
 	if (!conn_synchronized(conn) || (conn->flags & CONN_FIN_RECEIVED))
 		return;
-	/* The open part is so large that less than a quarter could be gained. */
+	/* The window could grow by less than a quarter. */
 	if (conn_rcv_wnd_bytes(conn) > full - full / 4 &&
 	    conn_rcv_wnd_bytes(conn) >= 2u * conn->rcv.mss_bytes)
 		return;
@@ -50,11 +51,11 @@ void tcp_window_reopen(struct harp_conn *conn)
 /*
  * Memory pressure: receivers for which the pool has no frames, although their budget permits some.
  *
- * The pool is often short for a moment, and refused data is retransmitted. If the retransmission is
- * refused as well, other connections hold the frames, perhaps for long. The peer would send into an
- * open window without ACKs and give up. So the window is closed (reass_refused()), and the
- * connection is `under_pressure`: it advertises a zero window until the pool has frames for it
- * again, and then announces that.
+ * The pool is often short for a moment; the peer then retransmits the refused data. If the
+ * retransmission is refused as well, other connections hold the frames, perhaps for long. The peer
+ * would send into an open window without ACKs and give up. So reass_refused() closes the window,
+ * and the connection is `under_pressure`: it advertises a zero window until the pool has frames for
+ * it, and then sends a window update.
  */
 
 /* A refusal at the same sequence number this long after the first closes the window. */
@@ -83,13 +84,13 @@ void tcp_pressure_end(struct harp_conn *conn)
 	TAILQ_REMOVE(&conn->tcp->under_pressure, conn, link.under_pressure);
 	conn->on_list.under_pressure = 0;
 	conn->refused.since_ns = 0;
-	/* Forces a new window computation without other changes. */
+	/* The cached window field is outdated. */
 	conn->advertised.held_frames = UINT32_MAX;
 }
 
-/* Ends when frames are free, or can be evicted from reassembly lists. The peer must also have
- * received the zero window; otherwise the new window would look like the old one, shrunk in
- * part. */
+/* True if frames are free, or can be evicted from reassembly lists. A segment must also have
+ * advertised the zero window; otherwise the peer would see the new window as a partial shrink of
+ * the old one. */
 static bool pressure_is_over(const struct harp_conn *conn)
 {
 	const struct tcp *tcp = conn->tcp;

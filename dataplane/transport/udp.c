@@ -2,9 +2,9 @@
 /*
  * udp.c - lifecycle of a UDP socket, and received datagrams (RFC 768, RFC 1122 section 4.1).
  *
- * An array of all ports leads to chains of sockets. Without a hash, no sender can make a chain
- * long: it is at most as long as the number of own addresses. A socket for one address has its own
- * (address, port); a wildcard socket has the port alone.
+ * An array, indexed by port, has chains of sockets. Without a hash, a sender cannot make a chain
+ * long: its length is at most the number of own addresses. A socket bound to an address has its
+ * (address, port) exclusively; a wildcard socket has the port exclusively.
  */
 #include "transport/udp.h"
 
@@ -16,8 +16,7 @@
 
 #define UDP_PORTS 65536u
 #define UDP_POOL_RESERVE_FRAMES 16u /* as for TCP: for ACKs, RSTs, ARP */
-#define UDP_FRAMES_SMALL 4u         /* always allowed */
-/* How long a path MTU from ICMP is valid (RFC 1191 section 6.3). */
+/* how long a path MTU from ICMP is valid (RFC 1191 section 6.3) */
 #define UDP_PMTU_NS (600ull * 1000000000ull)
 
 int udp_init(struct udp *udp, struct icmp *icmp, struct wheel *wheel, struct rng *rng,
@@ -71,8 +70,8 @@ struct harp_udp *udp_socket_alloc(struct udp *udp)
 	if (sock) {
 		TAILQ_REMOVE(&udp->free_sockets, sock, free_link);
 		index = sock->index;
-	} else if (udp->made < udp->max_sockets) {
-		index = udp->made++;
+	} else if (udp->sockets_high < udp->max_sockets) {
+		index = udp->sockets_high++;
 		sock = &udp->sockets[index];
 	} else {
 		return NULL;
@@ -84,12 +83,12 @@ struct harp_udp *udp_socket_alloc(struct udp *udp)
 }
 
 /* True if another socket has this (address, port), or one of the two is a wildcard. */
-static bool udp_conflicts(const struct udp *udp, const struct harp_endpoint *at, bool wild)
+static bool udp_conflicts(const struct udp *udp, const struct harp_endpoint *local, bool wild)
 {
-	for (uint32_t i = udp->by_port[at->port]; i; i = udp->sockets[i - 1].chain) {
+	for (uint32_t i = udp->by_port[local->port]; i; i = udp->sockets[i - 1].chain) {
 		const struct harp_udp *sock = &udp->sockets[i - 1];
 
-		if (wild || sock->wild || addr_equal(&sock->local.addr, &at->addr))
+		if (wild || sock->wild || addr_equal(&sock->local.addr, &local->addr))
 			return true;
 	}
 	return false;
@@ -121,11 +120,11 @@ int udp_socket_bind(struct harp_udp *sock, const struct harp_endpoint *local)
 static void udp_unchain(struct harp_udp *sock)
 {
 	struct udp *udp = sock->udp;
-	uint32_t *at = &udp->by_port[sock->local.port];
+	uint32_t *link = &udp->by_port[sock->local.port];
 
-	while (*at != sock->index + 1)
-		at = &udp->sockets[*at - 1].chain;
-	*at = sock->chain;
+	while (*link != sock->index + 1)
+		link = &udp->sockets[*link - 1].chain;
+	*link = sock->chain;
 	port_put(&udp->ports, sock->local.port);
 }
 
@@ -145,26 +144,28 @@ void udp_socket_free(struct harp_udp *sock)
 	TAILQ_INSERT_HEAD(&udp->free_sockets, sock, free_link);
 }
 
-static bool udp_pool_allows(const struct udp *udp, uint32_t held, uint32_t others)
+/* True if a socket that holds `held` frames may take another one. reserve: free frames to leave. */
+static bool udp_pool_allows(const struct udp *udp, uint32_t held, uint32_t reserve)
 {
 	const struct nicio *io = udp->io;
 	uint32_t floor = UDP_POOL_RESERVE_FRAMES;
 
 	if (io->fill_max > io->fill_held)
 		floor += io->fill_max - io->fill_held;
-	if (held >= UDP_FRAMES_SMALL)
-		floor += others;
+	if (held >= UDP_FRAMES_MIN)
+		floor += reserve;
 	return udp->pool->free_count > floor;
 }
 
-/* A quarter of the pool is reserved for connections. */
+/* Reserves a quarter of the pool for TCP. */
 static bool udp_pool_allows_rx(const struct udp *udp, uint32_t held)
 {
 	return udp_pool_allows(udp, held, udp->shared_frames / 4);
 }
 
-/* And another quarter for reception, because a busy sender must still receive answers. Frames that
- * the NIC has not completed count as well; otherwise the queue's budget would limit nothing. */
+/* Reserves another quarter for reception, because a busy sender must still receive replies. Frames
+ * that the NIC has not completed count as held; otherwise the socket's budget would limit
+ * nothing. */
 bool udp_pool_allows_tx(const struct udp *udp, uint32_t held)
 {
 	return udp_pool_allows(udp, held + udp->io->tx_held, udp->shared_frames / 2);
@@ -179,7 +180,7 @@ void udp_rx_release(struct harp_udp *sock, struct frame *datagram)
 	frame_release_packet(sock->udp->pool, datagram);
 }
 
-/* The socket bound to this address and port. */
+/* The socket that receives datagrams for this address and port; NULL: none. */
 static struct harp_udp *udp_find(const struct udp *udp, const struct harp_addr *addr, uint16_t port)
 {
 	for (uint32_t i = udp->by_port[port]; i; i = udp->sockets[i - 1].chain) {
@@ -191,13 +192,13 @@ static struct harp_udp *udp_find(const struct udp *udp, const struct harp_addr *
 	return NULL;
 }
 
+/* True unless the socket is connected to another peer. */
 static bool udp_accepts(const struct harp_udp *sock, const struct harp_addr *remote, uint16_t port)
 {
 	return !sock->connected ||
 	       (sock->remote.port == port && addr_equal(&sock->remote.addr, remote));
 }
 
-/* A received datagram. */
 struct udp_header {
 	be16_t src, dst, len;
 	uint16_t csum; /* memory order */
@@ -215,7 +216,7 @@ static bool udp_checksum_valid(struct udp *udp, const struct packet_in *in,
 		return harp_addr_is_v4(&in->dst);
 	if (in->csum_valid)
 		return true;
-	/* The pseudo-header has UDP's length, which differs in a padded packet. */
+	/* The pseudo-header has UDP's length, which may be less than the packet's. */
 	if (be16_get(h->len) != in->len)
 		sum = ip_pseudo_sum(&in->src, &in->dst, IP_PROTO_UDP, be16_get(h->len));
 	return ip_l4_csum_holds(in->frame, sum, h->csum,
@@ -230,19 +231,18 @@ static enum udp_verdict udp_deliver(struct harp_udp *sock, const struct packet_i
 	struct udp *udp = sock->udp;
 	struct frame *f = in->frame;
 	uint32_t frames = udp_frames(f);
-	struct udp_where where = {
+	struct udp_meta meta = {
 		.local = in->dst, .remote = in->src, .remote_port = src_port, .tos = in->tos
 	};
 
-	/* The datagram's own frames have already left the pool; the others must keep the NIC
-	 * supplied. */
+	/* The datagram's own frames have already left the pool. */
 	if (sock->rx_frames_held + frames > sock->rx_frames_budget ||
 	    !udp_pool_allows_rx(udp, sock->rx_frames_held))
 		return UDP_DROP_RX_BUDGET;
 	f->pub.data += UDP_HEADER_BYTES;
 	f->pub.len -= UDP_HEADER_BYTES;
 	f->pub.capacity -= UDP_HEADER_BYTES;
-	memcpy(udp_where_received(f), &where, sizeof(where));
+	memcpy(udp_rx_meta(f), &meta, sizeof(meta));
 	udp_queue_push(&sock->rx, f);
 	sock->rx_frames_held += frames;
 	udp->stats->frames_udp_rx += frames;
@@ -296,8 +296,8 @@ enum udp_verdict udp_input(struct udp *udp, struct packet_in *in)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * An error about a datagram of ours: RFC 1122 section 4.1.3.3, "UDP MUST pass to the application
- * layer all ICMP error messages that it receives from the IP layer".
+ * ICMP errors: RFC 1122 section 4.1.3.3, "UDP MUST pass to the application layer all ICMP error
+ * messages that it receives from the IP layer".
  */
 static int udp_icmp_errno(const struct harp_icmp_error *error)
 {
@@ -315,13 +315,12 @@ static int udp_icmp_errno(const struct harp_icmp_error *error)
 	}
 }
 
-/* The ICMP layer guarantees the minimum of mtu_bytes. */
+/* Lowers the path MTU. The ICMP layer guarantees the minimum of mtu_bytes. */
 static void udp_too_big(struct harp_udp *sock, uint32_t mtu_bytes)
 {
-	bool known = sock->pmtu_bytes && sock->udp->now_ns < sock->pmtu_until_ns;
+	bool has_pmtu = sock->pmtu_bytes && sock->udp->now_ns < sock->pmtu_until_ns;
 
-	/* Only decreases here; increases after a timeout. */
-	if (mtu_bytes >= (known ? sock->pmtu_bytes : sock->path.mtu_bytes))
+	if (mtu_bytes >= (has_pmtu ? sock->pmtu_bytes : sock->path.mtu_bytes))
 		return;
 	sock->pmtu_bytes = mtu_bytes;
 	sock->pmtu_until_ns = sock->udp->now_ns + UDP_PMTU_NS;

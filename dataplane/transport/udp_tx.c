@@ -2,11 +2,10 @@
 /*
  * udp_tx.c - the send queue of a UDP socket, and the transmit phase.
  *
- * A datagram is accepted if it could be sent now (route, size, budget), and the next transmit phase
- * sends it. A datagram whose next hop is unresolved moves to `wait`, so that an unreachable host
- * blocks no other destination. It is retried when a neighbor becomes usable and every
- * UDP_WAIT_RETRY_NS, and dropped after UDP_WAIT_NS. Datagrams that the NIC has accepted count as
- * sent.
+ * The next transmit phase sends a datagram that was accepted (route, size, budget). A datagram
+ * whose next hop is unresolved moves to `wait`, so that an unreachable host blocks no other
+ * destination. It is retried when a neighbor becomes usable and every UDP_WAIT_RETRY_NS, and
+ * dropped after UDP_WAIT_NS. Datagrams that the NIC has accepted count as sent.
  */
 #include "transport/udp.h"
 
@@ -20,28 +19,28 @@
 #define UDP_WAIT_RETRY_NS 100000000ull
 #define UDP_WAIT_NS 3000000000ull /* the time of three unanswered ARP requests */
 
-static struct udp_where *tx_where(const struct udp *udp, const struct frame *f)
+static struct udp_meta *tx_meta(const struct udp *udp, const struct frame *f)
 {
-	static_assert(sizeof(struct udp_where) + 128 <= FRAME_HEADROOM_BYTES,
-		      "no header reaches it");
-	return (struct udp_where *)frame_chunk(udp->pool, f);
+	static_assert(sizeof(struct udp_meta) + 128 <= FRAME_HEADROOM_BYTES,
+		      "no header overwrites it");
+	return (struct udp_meta *)frame_chunk(udp->pool, f);
 }
 
-int udp_path(struct harp_udp *sock, const struct udp_where *where)
+int udp_path(struct harp_udp *sock, const struct udp_meta *meta)
 {
 	struct ip_path *path = &sock->path;
 	struct ip *ip = sock->udp->ip;
-	bool any = addr_is_zero(&where->local);
+	bool any = addr_is_zero(&meta->local);
 	int err;
 
-	if (path->generation == ip->generation && addr_equal(&path->dst, &where->remote) &&
-	    (any ? sock->path_any : addr_equal(&path->src, &where->local)))
+	if (path->generation == ip->generation && addr_equal(&path->dst, &meta->remote) &&
+	    (any ? sock->path_any : addr_equal(&path->src, &meta->local)))
 		return 0;
-	*path = (struct ip_path){ .src = where->local, .dst = where->remote };
+	*path = (struct ip_path){ .src = meta->local, .dst = meta->remote };
 	sock->path_any = any;
 	err = ip_path_lookup(ip, path);
 	if (!err)
-		ip_path_label(ip, path, sock->local.port, where->remote_port);
+		ip_path_label(ip, path, sock->local.port, meta->remote_port);
 	return err;
 }
 
@@ -103,10 +102,10 @@ void udp_tx_release(struct harp_udp *sock, struct frame *datagram)
 	frame_release_packet(sock->udp->pool, datagram);
 }
 
-void udp_tx_queue(struct harp_udp *sock, struct frame *datagram, const struct udp_where *where)
+void udp_tx_queue(struct harp_udp *sock, struct frame *datagram, const struct udp_meta *meta)
 {
-	*tx_where(sock->udp, datagram) = *where;
-	datagram->sent_ns = sock->udp->now_ns; /* start of the wait */
+	*tx_meta(sock->udp, datagram) = *meta;
+	datagram->sent_ns = sock->udp->now_ns; /* for UDP_WAIT_NS */
 	udp_queue_push(&sock->tx, datagram);
 	tx_list_ready(sock);
 }
@@ -127,11 +126,11 @@ void udp_tx_purge(struct harp_udp *sock)
 /* Reports a datagram that cannot be sent, as an ICMP error would. */
 static void tx_drop(struct harp_udp *sock, struct frame *datagram, int error)
 {
-	const struct udp_where *where = tx_where(sock->udp, datagram);
+	const struct udp_meta *meta = tx_meta(sock->udp, datagram);
 
 	sock->error = error;
 	sock->error_about =
-		(struct harp_endpoint){ .addr = where->remote, .port = where->remote_port };
+		(struct harp_endpoint){ .addr = meta->remote, .port = meta->remote_port };
 	sock->udp->stats->drop_udp_unsent++;
 	udp_tx_release(sock, datagram);
 }
@@ -171,11 +170,11 @@ static uint32_t tx_payload_bytes(const struct frame *f)
 	return len;
 }
 
-/* 0; -ENOBUFS the NIC is full; -EAGAIN the next hop is unresolved; otherwise it cannot be sent. */
+/* 0; -ENOBUFS: the NIC is full; -EAGAIN: the next hop is unresolved; else: it cannot be sent. */
 static int tx_datagram(struct harp_udp *sock, struct frame *f)
 {
 	struct udp *udp = sock->udp;
-	const struct udp_where *where = tx_where(udp, f);
+	const struct udp_meta *meta = tx_meta(udp, f);
 	struct packet_out out = { .frame = f };
 	uint32_t len, sum;
 	uint16_t csum;
@@ -183,7 +182,7 @@ static int tx_datagram(struct harp_udp *sock, struct frame *f)
 
 	if (!nicio_tx_ready(udp->io, udp_frames(f)))
 		return -ENOBUFS;
-	err = udp_path(sock, where);
+	err = udp_path(sock, meta);
 	if (err)
 		return err;
 	out.frags = udp_frames(f);
@@ -196,7 +195,7 @@ static int tx_datagram(struct harp_udp *sock, struct frame *f)
 	out.head = f->pub.data - UDP_HEADER_BYTES;
 	out.len = UDP_HEADER_BYTES + len;
 	be16_store(out.head, sock->local.port);
-	be16_store(out.head + 2, where->remote_port);
+	be16_store(out.head + 2, meta->remote_port);
 	be16_store(out.head + 4, (uint16_t)out.len);
 	memset(out.head + 6, 0, sizeof(csum));
 	sum = csum_add(sum, ip_pseudo_sum(&sock->path.src, &sock->path.dst, IP_PROTO_UDP, out.len));
@@ -210,7 +209,7 @@ static int tx_datagram(struct harp_udp *sock, struct frame *f)
 			csum = 0xffff;
 	}
 	memcpy(out.head + 6, &csum, sizeof(csum));
-	err = ip_output(udp->ip, &sock->path, IP_PROTO_UDP, where->tos, &out);
+	err = ip_output(udp->ip, &sock->path, IP_PROTO_UDP, meta->tos, &out);
 	if (err)
 		return err;
 	udp->stats->udp_out++;
@@ -246,7 +245,7 @@ static bool tx_socket(struct harp_udp *sock, unsigned *sent)
 	TAILQ_REMOVE(&udp->ready, sock, ready_link);
 	sock->on_ready_list = false;
 	if (sock->tx.head)
-		tx_list_ready(sock); /* to the end: serve the others first */
+		tx_list_ready(sock); /* at the end of the list */
 	return true;
 }
 
