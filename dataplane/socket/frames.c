@@ -16,13 +16,6 @@ static int frames_empty_result(const struct harp_conn *conn)
 	return -EAGAIN;
 }
 
-static void frames_return(struct harp_conn *conn, struct frame *f)
-{
-	conn->frames.rx_held--;
-	conn->tcp->stats->frames_tcp_rx--;
-	frame_release(conn->tcp->pool, f);
-}
-
 /* Consumes n bytes, at most those of the first frame. */
 static void frames_take(struct harp_conn *conn, uint32_t n)
 {
@@ -38,7 +31,7 @@ static void frames_take(struct harp_conn *conn, uint32_t n)
 	if (!conn->rcvq.head)
 		conn->rcvq.tail = NULL;
 	f->next = NULL;
-	frames_return(conn, f);
+	tcp_rx_release(conn, f);
 }
 
 ssize_t harp_conn_recv(struct harp_conn *conn, void *buf, size_t len)
@@ -150,7 +143,7 @@ void harp_frame_release(struct harp_conn *conn, struct harp_frame *frame)
 
 	assert(f->flags & FRAME_LENT);
 	if (f->flags & FRAME_LENT_RX) {
-		frames_return(conn, f);
+		tcp_rx_release(conn, f);
 		tcp_budget_consumed(conn);
 		tcp_window_reopen(conn);
 		return;

@@ -369,6 +369,13 @@ void tcp_ack_progress(struct harp_conn *conn);
 /* Processes the payload of an acceptable segment. The caller releases the frames unless the verdict
  * is TCP_KEPT. */
 enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *seg);
+/* Releases a frame of received data. */
+static inline void tcp_rx_release(struct harp_conn *conn, struct frame *f)
+{
+	conn->frames.rx_held--;
+	conn->tcp->stats->frames_tcp_rx--;
+	frame_release(conn->tcp->pool, f);
+}
 void tcp_reass_purge(struct harp_conn *conn);
 void tcp_rcvq_purge(struct harp_conn *conn);
 /* After shutdown(SHUT_RD): discards unread bytes. */

@@ -19,20 +19,13 @@
 /* Limits the walk when a peer fills holes at random (CVE-2018-5390). */
 #define REASS_WALK_FRAMES_MAX 1024u
 
-static void reass_release(struct harp_conn *conn, struct frame *f)
-{
-	conn->frames.rx_held--;
-	conn->tcp->stats->frames_tcp_rx--;
-	frame_release(conn->tcp->pool, f);
-}
-
 void tcp_rcvq_purge(struct harp_conn *conn)
 {
 	while (conn->rcvq.head) {
 		struct frame *f = conn->rcvq.head;
 
 		conn->rcvq.head = f->next;
-		reass_release(conn, f);
+		tcp_rx_release(conn, f);
 	}
 	conn->rcvq.tail = NULL;
 	conn->rcv_queued_bytes = 0;
@@ -69,7 +62,7 @@ void tcp_reass_purge(struct harp_conn *conn)
 		struct frame *f = conn->reass.head;
 
 		conn->reass.head = f->next;
-		reass_release(conn, f);
+		tcp_rx_release(conn, f);
 	}
 	conn->reass.tail = NULL;
 	conn->reass.hint = NULL;
@@ -100,7 +93,7 @@ static bool reass_evict(struct harp_conn *conn)
 		struct frame *rest = f->next;
 
 		conn->frames.reass_held--;
-		reass_release(conn, f);
+		tcp_rx_release(conn, f);
 		f = rest;
 	}
 	return true;
@@ -186,12 +179,12 @@ static void rcvq_append(struct harp_conn *conn, struct frame *f)
 	conn->acct.bytes_received += len;
 	if (conn->flags & CONN_READ_SHUT) {
 		conn->tcp->stats->rx_discarded_bytes += len;
-		reass_release(conn, f);
+		tcp_rx_release(conn, f);
 		return;
 	}
 	conn->rcv_queued_bytes += len;
 	if (rcvq_coalesce(conn, f)) {
-		reass_release(conn, f);
+		tcp_rx_release(conn, f);
 		return;
 	}
 	f->next = NULL;
@@ -232,7 +225,7 @@ static bool reass_cut_old(struct harp_conn *conn, struct frame *f, uint32_t seq,
 
 	if (old >= f->pub.len) {
 		reass_note_duplicate(t, f->seq, f->seq + f->pub.len);
-		reass_release(conn, f);
+		tcp_rx_release(conn, f);
 		return false;
 	}
 	if (old > 0)
@@ -302,7 +295,7 @@ static void reass_join(struct harp_conn *conn, struct frame *prev, struct frame 
 		/* COPY: the bytes that arrived first replace those of f. */
 		memcpy(f->pub.data + (next->seq - f->seq), next->pub.data, next->pub.len);
 		conn->tcp->stats->rx_coalesced_bytes += next->pub.len;
-		reass_release(conn, reass_unlink(conn, prev));
+		tcp_rx_release(conn, reass_unlink(conn, prev));
 	}
 }
 
@@ -313,7 +306,7 @@ static void reass_insert(struct harp_conn *conn, struct frame *f, struct reass_t
 
 	if (!reass_find(conn, f->seq, &prev)) {
 		conn->tcp->stats->drop_tcp_rx_budget++;
-		reass_release(conn, f);
+		tcp_rx_release(conn, f);
 		return;
 	}
 	tcp_sackout_kept(conn, f->seq, f->seq + f->pub.len);
@@ -323,7 +316,7 @@ static void reass_insert(struct harp_conn *conn, struct frame *f, struct reass_t
 	reass_join(conn, prev, f, t);
 	next = prev ? prev->next : conn->reass.head;
 	if (f->pub.len == 0) { /* prev and next cover all of it */
-		reass_release(conn, f);
+		tcp_rx_release(conn, f);
 		return;
 	}
 	f->next = next;

@@ -95,12 +95,7 @@ void tcp_timer_init(struct harp_conn *conn)
 
 void tcp_timer_stop(struct harp_conn *conn)
 {
-	conn->deadline.rto_ns = TCP_NEVER_NS;
-	conn->deadline.loss_ns = TCP_NEVER_NS;
-	conn->deadline.probe_ns = TCP_NEVER_NS;
-	conn->deadline.life_ns = TCP_NEVER_NS;
-	conn->deadline.keep_ns = TCP_NEVER_NS;
-	conn->deadline.pace_ns = TCP_NEVER_NS;
+	tcp_timer_init(conn);
 	if (timer_is_set(&conn->timer))
 		wheel_cancel(conn->tcp->wheel, &conn->timer);
 }
