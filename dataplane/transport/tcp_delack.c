@@ -57,11 +57,11 @@ static void delack_hold(struct harp_conn *conn, uint64_t hold_ns)
  * Maximum delay of an ACK in a slow stream. The ACK waits for a second segment (RFC 5681 section
  * 4.2: "an ACK SHOULD be generated for at least every second full-sized segment"). The reason is
  * fairness, not cost: with an ACK per segment, a sender refills each free place of a full queue,
- * while flows acknowledged in pairs need two places and lose. Four flows to Linux receivers got a
- * quarter of the path next to four flows to ours. A single PSH is no hint, because other stacks set
- * it at the end of every call. Two in a row are short messages for which an application may wait.
- * A segment larger than the MSS was coalesced (GRO, LRO, a local sender): it counts as at least
- * two, and may fill a small window.
+ * while flows acknowledged in pairs need two places and lose. Four Linux flows got a quarter of the
+ * path next to four flows of this stack. A single PSH is no hint, because other stacks set it at
+ * the end of every call. Two in a row are short messages for which an application may wait. A
+ * segment larger than the MSS was coalesced (GRO, LRO, a local sender): it counts as at least two,
+ * and may fill a small window.
  */
 static uint64_t delack_pair_ns(struct harp_conn *conn, bool pushed, bool coalesced)
 {

@@ -33,8 +33,8 @@
  * An episode was spurious if the first ACK of new data echoes a timestamp from before the first
  * retransmission (Eifel, RFC 3522), if every retransmission is reported as a duplicate (DSACK, RFC
  * 3708), or if, after a timeout, a segment is delivered that was sent before it and not
- * retransmitted (F-RTO with SACK, RFC 5682 section 3). Then struct cc is restored (RFC 4015) and
- * the lost marks are cleared; RACK marks segments that are lost again.
+ * retransmitted (F-RTO with SACK, RFC 5682 section 3). Then struct cc is restored (RFC 4015), the
+ * lost marks are cleared, and RACK detects which segments are really lost.
  */
 #include "transport/tcp.h"
 
