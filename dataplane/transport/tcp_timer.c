@@ -14,7 +14,8 @@
  *			data in flight		a retransmission timeout: tcp_loss_timeout()
  *			only unsent data	a window probe if the window is closed (persist);
  *						otherwise sends the data that fits
- *						(override: RFC 9293 3.8.6.2.1)
+ *						(override: RFC 9293 section
+ *						3.8.6.2.1)
  *			nothing			no action
  *		Set by transmissions while it is off (_sent()), and by data that waits with nothing
  *		in flight (_blocked(), _override()); moved by ACKs of new data (_acked()) and
