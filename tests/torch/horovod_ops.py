@@ -168,7 +168,7 @@ def main() -> None:
         failure(lambda: hvd.allreduce(torch.ones(3, device="meta"))),
         failure(lambda: hvd.allgather(torch.tensor(1.0))),
     ]
-    for name in hvd._ABSENT:
+    for name in hvd._REPLACEMENTS:
         assert failure(lambda name=name: getattr(hvd, name)).startswith(
             f"AttributeError: harp.horovod has no {name}: "
         )
