@@ -9,7 +9,7 @@ aligned by their wall clocks.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,15 @@ from harp.errors import Exit, HarpError
 SUFFIX = ".jsonl"
 _LANES = {0: "none", 1: "HARP", 2: "kernel", 3: "HARP and kernel"}
 Line = dict[str, Any]
+# The fields of the three kinds of lines (plugin/profiler/trace.c).
+_HEAD = {"host": str, "program": str, "pid": int, "wall_ns": int, "monotonic_ns": int}
+_START = {
+    **dict.fromkeys(("start", "rank", "message", "bytes", "ns"), int),
+    **dict.fromkeys(("direction", "comm", "peer"), str),
+}
+_END = dict.fromkeys(
+    ("end", "bytes", "ns", "wait_ns", "rtt_ns", "retransmits", "lane_kinds", "error"), int
+)
 
 
 @dataclass
@@ -49,6 +58,12 @@ def _lines(file: Path) -> Iterator[Line]:
         raise HarpError(f"{file}: not a HARP trace: {error}") from error
 
 
+def _check(file: Path, line: Line, fields: Mapping[str, type]) -> None:
+    for name, kind in fields.items():
+        if not isinstance(line.get(name), kind):
+            raise HarpError(f"{file}: not a HARP trace: a line without a valid {name!r}")
+
+
 def read(file: Path) -> Process | None:
     lines = _lines(file)
     head = next(lines, None)
@@ -56,16 +71,19 @@ def read(file: Path) -> Process | None:
         return None
     if head.get("harp_trace") != 1:
         raise HarpError(f"{file}: not a trace that this version of HARP reads")
+    _check(file, head, _HEAD)
     process = Process(head)
-    try:
-        for line in lines:
-            process.last_ns = max(process.last_ns, line["ns"])
-            if "start" in line:
-                process.events[line["start"]] = {**line, "start_ns": line["ns"]}
-            else:
-                process.events[line["end"]] |= {**line, "end_ns": line["ns"]}
-    except KeyError as error:
-        raise HarpError(f"{file}: not a HARP trace: a line lacks {error}") from error
+    for line in lines:
+        _check(file, line, _START if "start" in line else _END)
+        process.last_ns = max(process.last_ns, line["ns"])
+        if "start" in line:
+            process.events[line["start"]] = {**line, "start_ns": line["ns"]}
+        elif line["end"] in process.events:
+            process.events[line["end"]] |= {**line, "end_ns": line["ns"]}
+        else:
+            raise HarpError(
+                f"{file}: not a HARP trace: message {line['end']} ends before it starts"
+            )
     return process
 
 

@@ -103,7 +103,10 @@ def test_a_line_that_was_cut_short_ends_the_file(tmp_path: Path) -> None:
     [
         ("hello\n", "not a HARP trace"),
         ('{"harp_trace": 2}\n', "not a trace that this version"),
-        (json.dumps(HEAD) + '\n{"end": 5, "ns": 1}\n', "not a HARP trace"),
+        (json.dumps(HEAD) + '\n{"end": 5, "ns": 1}\n', "without a valid 'bytes'"),
+        (f"{json.dumps(HEAD)}\n{json.dumps(END)}\n", "message 0 ends before it starts"),
+        (f"{json.dumps(HEAD)}\n{json.dumps(START | {'ns': 'soon'})}\n", "without a valid 'ns'"),
+        (json.dumps(HEAD | {"host": None}) + "\n", "without a valid 'host'"),
         (json.dumps(HEAD) + "\n[]\n", "line 2 is not a HARP event"),
         ("\xff\n", "not a HARP trace"),
     ],
