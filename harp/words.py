@@ -16,8 +16,10 @@ def endpoint(address: str, port: int) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """Format a count with its noun: 1 channel, 2 channels."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    """Format a number of things: 1 channel, 2,000 channels, 2 processes."""
+    if count != 1:
+        noun += "es" if noun.endswith("s") else "s"
+    return f"{count:,} {noun}"
 
 
 def nearest(word: str, words: Iterable[str]) -> str | None:

@@ -10,6 +10,7 @@ from harp import files
 from harp import output as console
 from harp import trace as traces
 from harp.cli.options import FilePath
+from harp.words import plural
 
 
 @click.command()
@@ -32,6 +33,7 @@ def trace(directory: Path, file: Path) -> None:
         files.write_whole(file, json.dumps(traces.chrome(processes)))
     counts = traces.summary(processes)
     console.print_line(
-        f"{file}: {counts['messages']:,} messages of {counts['processes']} processes,"
+        f"{file}: {plural(counts['messages'], 'message')} of"
+        f" {plural(counts['processes'], 'process')},"
         f" {counts['unfinished']} unfinished, {counts['failed']} failed"
     )

@@ -129,5 +129,5 @@ def test_the_command_prints_a_summary(tmp_path: Path) -> None:
     write(tmp_path / "a-7.jsonl", HEAD, START, END)
     file = tmp_path / "out.json"
     result = CliRunner().invoke(trace, [str(tmp_path), str(file)])
-    assert "1 messages of 1 processes, 0 unfinished, 0 failed" in result.output
+    assert "1 message of 1 process, 0 unfinished, 0 failed" in result.output
     assert len(json.loads(file.read_text())["traceEvents"]) == 5
