@@ -337,28 +337,26 @@ static bool external_needs_last(const struct external *external)
 	return false;
 }
 
-/* Moves the memory to the end of the list. False: it was not added. */
-static bool external_memory_find(struct external *external, const void *base, size_t bytes)
+/* NULL: it was not added. */
+static struct external_memory *external_memory_find(struct external *external, const void *base,
+						    size_t bytes)
 {
-	struct external_memory match, *last;
-	uint32_t i = 0;
-
-	while (i < external->memory_count &&
-	       (external->memory[i].base != base || external->memory[i].bytes != bytes))
-		i++;
-	if (i == external->memory_count)
-		return false;
-	last = &external->memory[external->memory_count - 1];
-	match = external->memory[i];
-	external->memory[i] = *last;
-	*last = match;
-	return true;
+	for (uint32_t i = 0; i < external->memory_count; i++)
+		if (external->memory[i].base == base && external->memory[i].bytes == bytes)
+			return &external->memory[i];
+	return NULL;
 }
 
 int external_memory_remove(struct external *external, const void *base, size_t bytes)
 {
-	if (!external_memory_find(external, base, bytes))
+	struct external_memory *m = external_memory_find(external, base, bytes), match, *last;
+
+	if (!m)
 		return -ENOENT;
+	last = &external->memory[external->memory_count - 1];
+	match = *m;
+	*m = *last;
+	*last = match;
 	if (external_needs_last(external))
 		return -EBUSY;
 	external->memory_count--;
@@ -370,11 +368,10 @@ int external_memory_remove(struct external *external, const void *base, size_t b
 enum port_flush external_memory_flush(struct external *external, const void *base, size_t bytes,
 				      uint64_t now_ns)
 {
-	struct external_memory *m;
+	struct external_memory *m = external_memory_find(external, base, bytes);
 
-	if (!external_memory_find(external, base, bytes))
+	if (!m)
 		return PORT_FLUSH_NONE;
-	m = &external->memory[external->memory_count - 1];
 	if (m->request_ns == 0)
 		m->request_ns = now_ns;
 	if (m->flushed < PORT_FLUSH_QUEUE && now_ns - m->request_ns >= EXTERNAL_QUEUE_NS)
