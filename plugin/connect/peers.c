@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "base/addr.h"
 #include "poll/engine.h"
 
 struct peer {
@@ -29,7 +30,7 @@ static struct peer *peers_find(const struct harp_endpoint *remote, bool create)
 		struct peer *peer = &peers[i];
 
 		if (peer->used && peer->port == remote->port &&
-		    !memcmp(&peer->addr, &remote->addr, sizeof(peer->addr))) {
+		    addr_equal(&peer->addr, &remote->addr)) {
 			peer->used = ++peers_clock;
 			return peer;
 		}

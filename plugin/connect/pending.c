@@ -7,6 +7,7 @@
 #include <sys/epoll.h>
 #include <sys/random.h>
 
+#include "base/addr.h"
 #include "base/util.h"
 #include "connect/handshake.h"
 #include "connect/registry.h"
@@ -60,7 +61,7 @@ static void admission_count(struct pending *pending, int change)
 		struct pending *other = &set->pending[i];
 
 		if (!other->lane || other->identified != pending->identified ||
-		    memcmp(&other->addr, &pending->addr, sizeof(other->addr)) != 0)
+		    !addr_equal(&other->addr, &pending->addr))
 			continue;
 		pending->share++;
 		if (other != pending)
