@@ -51,6 +51,7 @@ EXTRA_HEADERS = {
 # Internal headers of dataplane/ that the plugin and the bindings may include, and why.
 SHARED = {
     "dataplane/base/addr.h": "comparison of addresses",
+    "dataplane/base/clock.h": "the monotonic clock",
     "dataplane/base/sockaddr.h": "conversion to the kernel's socket addresses",
     "dataplane/base/thread.h": "the only way to start a thread",
     "dataplane/base/trust.h": "which owners of files and programs are trusted",

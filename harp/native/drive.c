@@ -31,6 +31,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/thread.h"
 
 #define BACKGROUND_TICK_NS UINT64_C(1000000)
@@ -67,10 +68,7 @@ struct drive {
 
 uint64_t drive_now_ns(void)
 {
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+	return clock_ns();
 }
 
 bool drive_ours(const struct drive *d)
@@ -246,8 +244,7 @@ static void sleep_until(struct drive *d, struct sleeper *sleeper, uint64_t until
 	sleeper->until_ns = until_ns;
 	lock_release(d);
 	left_ns = until_ns - now_ns;
-	left.tv_sec = (time_t)(left_ns / 1000000000u);
-	left.tv_nsec = (long)(left_ns % 1000000000u);
+	left = clock_timespec(left_ns);
 	if (ppoll(set.fds, set.count, &left, NULL) <= 0)
 		set.count = 0; /* nothing is readable; after a signal revents are not set */
 	else if (set.fds[0].revents && read(sleeper->event_fd, &drained, sizeof(drained)) < 0)
@@ -306,10 +303,7 @@ void drive_leave(struct drive *d)
 
 static void follow(struct drive *d, uint64_t until_ns)
 {
-	struct timespec until = {
-		.tv_sec = (time_t)(until_ns / 1000000000u),
-		.tv_nsec = (long)(until_ns % 1000000000u),
-	};
+	struct timespec until = clock_timespec(until_ns);
 
 	d->following++;
 	atomic_store_explicit(&d->depth, 0, memory_order_relaxed);

@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/thread.h"
 #include "poll/engine.h"
 #include "process/log.h"
@@ -223,8 +224,7 @@ static void control_sleep(void)
 	watched = background_sleep(fds + 2, now_ns, &until_ns);
 	now_ns = clock_now_ns();
 	wait_ns = until_ns > now_ns ? until_ns - now_ns : 0;
-	ts.tv_sec = (time_t)(wait_ns / 1000000000u);
-	ts.tv_nsec = (long)(wait_ns % 1000000000u);
+	ts = clock_timespec(wait_ns);
 	if (ppoll(fds, 2 + watched, &ts, NULL) <= 0)
 		watched = 0;
 	else if (fds[1].revents) {
