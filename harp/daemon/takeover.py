@@ -19,6 +19,7 @@ from harp.daemon.state import State, StateFile
 from harp.daemon.table import Lease
 from harp.errors import Exit, HarpError
 from harp.nicprep import Preparation, Undo
+from harp.words import plural
 
 log = logging.getLogger("harpd")
 Unpin = Callable[[str], bool]
@@ -31,11 +32,10 @@ def read_state(file: StateFile) -> State:
     except OSError as error:
         log.error("%s: %s; earlier jobs are unknown", file.path, error.strerror)
         return State()
-    count = len(state.leases)
     if state.pid not in (0, os.getpid()):
         log.info(
-            "taking over from harpd %s (process %d): %d lease%s",
-            state.version, state.pid, count, "" if count == 1 else "s",
+            "taking over from harpd %s (process %d): %s",
+            state.version, state.pid, plural(len(state.leases), "lease"),
         )  # fmt: skip
     return state
 
