@@ -56,7 +56,7 @@ struct engine {
 	int link_reported;        /* the interface's last -errno; 0: none */
 	uint64_t in_use_extra_ns; /* control thread: engine_background.c */
 	struct work capture;      /* writes the captured packets */
-	uint64_t captured_ns;     /* when they were last written for a failed comm; 0: never */
+	uint64_t captured_ns;     /* when they were last written for a failed lane; 0: never */
 	/* Constant. */
 	int dev;
 	unsigned index; /* in its set */

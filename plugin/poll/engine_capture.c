@@ -3,7 +3,7 @@
  * engine_capture.c - HARP_CAPTURE: an engine's newest packets, written as a pcapng file.
  *
  * tcpdump does not see packets that AF_XDP or DPDK receives. The stack keeps copies in a ring; the
- * file is written when a comm of the engine fails, at exit, and when the engine ends.
+ * file is written when a lane of the engine fails, at exit, and when the engine ends.
  */
 #include "poll/engine.h"
 
@@ -23,7 +23,7 @@
 #define CAPTURE_RING_BYTES ((size_t)64 << 20)
 /* Of each packet: all headers (118 bytes at most) and the header of a record. */
 #define CAPTURE_SNAP_BYTES 192u
-/* Between two files: with many comms, each failure would stop the engine for a write. */
+/* Between two files: with many lanes, each failure would stop the engine for a write. */
 #define CAPTURE_PAUSE_NS 1000000000ull
 
 /* The monotonic clock's distance from the wall clock. */
