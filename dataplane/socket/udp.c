@@ -104,6 +104,7 @@ int harp_udp_connect(struct harp_udp *sock, const struct harp_endpoint *remote)
 		if (!udp_remote_valid(sock, remote))
 			return -EINVAL;
 		meta.remote = remote->addr;
+		meta.remote_port = remote->port;
 		err = udp_path(sock, &meta);
 		if (err)
 			return err;

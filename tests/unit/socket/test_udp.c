@@ -380,6 +380,28 @@ TEST(icmp_errors_are_rate_limited_unpredictably)
 	CHECK_EQ(rig_stat(rig, "icmp_unreachable_out"), total);
 }
 
+/* The IPv6 flow label of what a socket sends that is connected to this port of the peer. */
+static uint32_t label_to(uint16_t port)
+{
+	struct harp_udp *sock = udp_socket(RIG_PORT, NULL);
+	struct harp_endpoint peer = udp_peer();
+	struct udp_sent sent;
+
+	peer.port = port;
+	CHECK_EQ(harp_udp_connect(sock, &peer), 0);
+	CHECK_EQ(udp_write(sock, NULL, 5), 5);
+	rig_poll(rig);
+	CHECK(udp_take(&sent));
+	harp_udp_close(sock);
+	return be32_load(sent.l4 - l3_bytes()) & 0xfffffu;
+}
+
+TEST(flow_labels_of_connected_sockets_depend_on_the_peers_port)
+{
+	if (v6)
+		CHECK(label_to(1000) != label_to(1001));
+}
+
 TEST(a_connected_socket_receives_from_its_peer_only)
 {
 	struct harp_udp *sock = udp_socket(RIG_PORT, NULL);
