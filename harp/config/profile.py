@@ -146,4 +146,4 @@ def source(named: str) -> str:
         return f"path policy: the default table; profile {file}: no such file"
     except (OSError, UnicodeDecodeError, ProfileError) as error:
         return f"path policy: the default table; profile {file} is ignored: {error}"
-    return f"path policy: profile {file}, {len(entries)} entries, then the default table"
+    return f"path policy: profile {file}, then the default table"

@@ -102,7 +102,7 @@ def test_the_plugin_accepts_toml_comments_and_crlf(build_dir: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (profile.text([Entry("lo", "generic-copy", "none")]), "1 entries, then the default table"),
+        (profile.text([Entry("lo", "generic-copy", "none")]), ", then the default table"),
         (profile.text([Entry("nosuch0", "generic-copy", "none")]), "has no interface nosuch0"),
         ('version = 1\nhost = "elsewhere"\n', "it is of host elsewhere, and this is "),
         (None, "no such file"),
