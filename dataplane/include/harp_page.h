@@ -247,7 +247,7 @@ enum harp_page_side { HARP_PAGE_SIDE_SEND = 1, HARP_PAGE_SIDE_RECEIVE = 2 };
 	X(lanes_open, "lanes that are open now")                                                   \
 	X(lanes_opened, "lanes established")                                                       \
 	X(lanes_died, "lanes lost while their comm was open")                                      \
-	X(lanes_rerolled, "lanes replaced to use another source port")                             \
+	X(lanes_rehashed, "lanes replaced to use another source port")                             \
 	X(sent_bytes, "bytes sent on its lanes, including headers and control records")            \
 	X(received_bytes, "bytes received on its lanes, likewise")                                 \
 	X(payload_bytes, "bytes of messages among these, sent and received")                       \
@@ -296,7 +296,7 @@ enum harp_page_side { HARP_PAGE_SIDE_SEND = 1, HARP_PAGE_SIDE_RECEIVE = 2 };
 	X(chunks_moved_away, "chunks moved from it to other lanes")                                \
 	X(chunks_moved_here, "chunks moved from other lanes to it")                                \
 	X(chunks_duplicate, "duplicate chunks received on it")                                     \
-	X(rerolls, "times that it was replaced to use another source port")                        \
+	X(rehashes, "times that it was replaced to use another source port")                       \
 	X(stalls, "times that it made no progress and other lanes took its chunks")                \
 	X(tcp_ns, "when TCP was queried for the following; CLOCK_MONOTONIC; 0: never")             \
 	X(srtt_ns, "smoothed round-trip time; 0: no sample yet")                                   \

@@ -159,7 +159,7 @@ def tree(host: Record, rates: LaneRates) -> Iterator[_Line]:
 
 _COLUMNS = (
     "peer, comm, lane", "kind", "nic", "state", "share", "carried", "srtt", "in flight", "retrans",
-    "moved", "duplicate", "re-rolls", "messages", "pid",
+    "moved", "duplicate", "rehashes", "messages", "pid",
 )  # fmt: skip
 _LEFT = ("peer, comm, lane", "kind", "nic", "state", "messages")
 
@@ -176,7 +176,7 @@ def _row(line: _Line, live: bool) -> list[object]:
         "retrans": total("retransmits"),
         "moved": f"-{moved_away} +{moved_here}" if moved_away or moved_here else 0,
         "duplicate": total("chunks_duplicate"),
-        "re-rolls": total("rerolls"),
+        "rehashes": total("rehashes"),
         **line.cells,
     }
     return [cells.get(name, "") for name in _COLUMNS]
@@ -248,7 +248,7 @@ def _job_row(job: Record) -> tuple[object, ...]:
     return (
         job_name(job), job["pid"], job["status"]["comms_open"], lanes["harp"], lanes["kernel"],
         amount(payload["harp"]) + "B", amount(payload["kernel"]) + "B", died,
-        counters["lanes_replaced"], _over_nics(job, "lanes_rerolled"),
+        counters["lanes_replaced"], _over_nics(job, "lanes_rehashed"),
         _over_nics(job, "chunks_moved_here"), _over_nics(job, "chunks_duplicate"),
         counters["rails_down"], counters["unauthenticated_peers"],
     )  # fmt: skip
@@ -259,7 +259,7 @@ def jobs_table(host: Record) -> Table | None:
         return None
     columns = (
         "job", "pid", "comms", "HARP lanes", "kernel lanes", "by HARP", "by kernel", "died",
-        "replaced", "re-rolled", "moved", "duplicate", "NICs down", "refused peers",
+        "replaced", "rehashed", "moved", "duplicate", "NICs down", "refused peers",
     )  # fmt: skip
     return table("Jobs, since their start", columns, map(_job_row, host["jobs"]))
 

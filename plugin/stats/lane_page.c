@@ -448,8 +448,8 @@ void lane_stats_open(struct comm_stats *comm, unsigned index, const struct lane 
 		lane_stats_take(stats, comm, index);
 	} else if (lane_is_open(stats)) {
 		lanes_open_add(stats, -1);
-		stats_add(&stats->record->value[HARP_LANE_rerolls], 1);
-		stats_sum(&stats->rail->value[HARP_RAIL_lanes_rerolled], 1);
+		stats_add(&stats->record->value[HARP_LANE_rehashes], 1);
+		stats_sum(&stats->rail->value[HARP_RAIL_lanes_rehashed], 1);
 	} else {
 		stats_add(&comm->record->value[HARP_COMM_lanes_replaced], 1);
 		lane_page_count(HARP_JOB_lanes_replaced, 1);

@@ -232,7 +232,7 @@ void csim_planned_begin_attempt(struct csim_comm *k, unsigned index)
 	planned->attempting = true;
 	planned->since_ns = reconnect_sim->now_ns;
 	reconnect_sim->attempts++;
-	reconnect_sim->rerolls += planned->up;
+	reconnect_sim->rehashes += planned->up;
 }
 
 void csim_planned_end_attempt(struct csim_comm *k, struct csim_planned *planned, int error,
@@ -245,7 +245,7 @@ void csim_planned_end_attempt(struct csim_comm *k, struct csim_planned *planned,
 	if (planned->up && port == planned->port)
 		(void)runner_fail("comm %u: lane %u is replaced by one from the same port",
 				  comm_number(k), (unsigned)(planned - k->planned));
-	planned->rerolled += planned->up;
+	planned->rehashed += planned->up;
 	k->lanes_replaced += !planned->up && planned->opened;
 	planned->opened++;
 	planned->port = port;
@@ -311,7 +311,7 @@ static bool check_statistics(const struct csim_comm *k)
 
 		if (k->planned[i].opened != (value ? stats_get(&value[HARP_LANE_lanes]) : 0))
 			problem = "lanes opened";
-		else if (value && k->planned[i].rerolled != stats_get(&value[HARP_LANE_rerolls]))
+		else if (value && k->planned[i].rehashed != stats_get(&value[HARP_LANE_rehashes]))
 			problem = "slow lanes replaced";
 	}
 	return !problem ||

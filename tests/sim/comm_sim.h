@@ -126,7 +126,7 @@ struct csim_planned {
 	bool up, attempting;
 	uint64_t since_ns; /* since when it is up, down or attempting */
 	uint16_t port;     /* of a HARP lane */
-	uint64_t opened, rerolled;
+	uint64_t opened, rehashed;
 };
 
 struct csim_comm {
@@ -164,13 +164,13 @@ struct csim {
 	unsigned lane_count;
 	uint8_t event_state[CSN_EVENTS_MAX]; /* 0: pending, 1: active, 2: over */
 	uint64_t steps, bytes;
-	uint64_t attempts, rerolls, deaths; /* lanes of connector.c */
-	unsigned yields;                    /* calls of sched_yield() in this step */
-	unsigned depth;                     /* nesting of interleaved threads */
-	bool verbose;                       /* logs what happens */
-	bool unchecked;                     /* checks memory at completion only, not at each step */
-	uint64_t streams;                   /* existing streams */
-	uint64_t syns;                      /* streams that wait to be accepted */
+	uint64_t attempts, rehashes, deaths; /* lanes of connector.c */
+	unsigned yields;                     /* calls of sched_yield() in this step */
+	unsigned depth;                      /* nesting of interleaved threads */
+	bool verbose;                        /* logs what happens */
+	bool unchecked;   /* checks memory at completion only, not at each step */
+	uint64_t streams; /* existing streams */
+	uint64_t syns;    /* streams that wait to be accepted */
 };
 
 bool csim_run(struct csim *sim, const struct comm_scenario *scenario, bool dump);

@@ -16,7 +16,7 @@
 
 static struct csim sim;
 static struct comm_scenario scenario;
-static uint64_t attempts, rerolls, death_count; /* of all runs */
+static uint64_t attempts, rehashes, death_count; /* of all runs */
 
 static struct runner comm_runner;
 
@@ -31,7 +31,7 @@ static bool run(const void *s, bool dump, struct runner_result *result)
 	bool good = csim_run(&sim, s, dump);
 
 	attempts += sim.attempts;
-	rerolls += sim.rerolls;
+	rehashes += sim.rehashes;
 	death_count += sim.deaths;
 	*result = (struct runner_result){ sim.bytes, sim.steps, sim.now_ns - sim.zero_ns };
 	return good;
@@ -152,8 +152,8 @@ int main(int argc, char **argv)
 		return comm_share(argv[3], strcmp(argv[2], "--update") == 0);
 	rc = runner_command(argc, argv);
 	if (rc == 0 && strcmp(argv[1], "--seeds") == 0)
-		printf("reconnect: %llu attempts, %llu of them re-rolls; %llu lanes lost\n",
-		       (unsigned long long)attempts, (unsigned long long)rerolls,
+		printf("reconnect: %llu attempts, %llu of them rehashes; %llu lanes lost\n",
+		       (unsigned long long)attempts, (unsigned long long)rehashes,
 		       (unsigned long long)death_count);
 	return rc;
 }

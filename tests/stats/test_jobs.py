@@ -57,7 +57,7 @@ def test_shares_add_up_through_deaths_and_moves(job_owner: JobOwner) -> None:
     replaced, other = job["comms"][0]["lanes"]
     assert replaced["share"] + other["share"] == pytest.approx(1.0)
     assert (replaced["state"], replaced["end"], replaced["lanes"]) == ("stalled", "timeout", 3)
-    assert (replaced["payload_bytes"], replaced["rerolls"], replaced["stalls"]) == (6000, 1, 1)
+    assert (replaced["payload_bytes"], replaced["rehashes"], replaced["stalls"]) == (6000, 1, 1)
     assert (replaced["chunks_moved_away"], other["chunks_moved_here"]) == (1, 1)
     assert job["comms"][0]["lanes_died"] == job["comms"][0]["lanes_replaced"] == 1
     assert job["counters"]["lanes_died_timeout"] == 1
