@@ -27,6 +27,10 @@
 
 #define ABI_NAME "HARP"
 #define ABI_COMMS_MAX 65536
+/* About one way of a small message over kernel TCP. NCCL adds it for each hop when it chooses
+ * algorithms and protocols, and ranks do not exchange it: with different values on two hosts they
+ * could choose differently and deadlock. So it does not depend on this host. */
+#define ABI_LATENCY_US 10.0f
 #define ABI_MESSAGE_BYTES_MAX (1ull << 40) /* the most that NCCL takes for maxP2pBytes */
 #define ABI_EXPORT __attribute__((visibility("default")))
 
@@ -170,7 +174,7 @@ static enum nccl_result abi_get_properties_v12(int dev, struct nccl_props_v12 *p
 		.guid = device->guid,
 		.ptr_support = NCCL_PTR_HOST,
 		.speed_mbps = (int)device->speed_mbps,
-		.latency_us = plugin_latency_us(dev),
+		.latency_us = ABI_LATENCY_US,
 		.max_comms = ABI_COMMS_MAX,
 		.max_recvs = 1,
 		.device_type = NCCL_DEVICE_HOST,

@@ -303,16 +303,3 @@ void plugin_close(struct comm *comm)
 {
 	ctx_close_comm(comm, false);
 }
-
-/* ---- properties ------------------------------------------------------------------------------ */
-
-#define LATENCY_HARP_US 4.0f
-#define LATENCY_KERNEL_US 10.0f
-
-float plugin_latency_us(int dev)
-{
-	const struct device *device = plugin_device(dev);
-
-	return !device || engine_is_forbidden(device, NULL, 0) ? LATENCY_KERNEL_US
-							       : LATENCY_HARP_US;
-}

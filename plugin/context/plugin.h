@@ -16,13 +16,6 @@ struct plugin_ctx;
 struct listen_comm;
 struct comm; /* send or receive end of one connection */
 
-/*
- * The one-way latency of a small message, reported by getProperties. NCCL truncates it to whole
- * microseconds and adds it per hop when it chooses algorithms and protocols. Measured with 8-byte
- * ping-pongs (docs/performance.md): over HARP lanes if the device may have them, else kernel TCP.
- */
-float plugin_latency_us(int dev);
-
 /* This and the following functions set *out to NULL on error. */
 int plugin_init(struct plugin_ctx **out, int traffic_class);
 void plugin_finalize(struct plugin_ctx *ctx); /* NULL is accepted */
