@@ -6,15 +6,19 @@ One rank serves it from a thread; all ranks are clients.
     request   kind (1 byte), length of the key, length of the value, key, value
     reply     status (1 byte), length of the value, value
 
+The value of a request to wait is its timeout in milliseconds.
+
 The server sends a nonce to each new client, which must answer with the HMAC of the nonce under the
 job's secret. Without a secret, everyone who reaches the port can read and write. The store contains
 addresses and one-time secrets of listeners, so use a secret on a shared network.
 
-The server limits the number of clients, the size of keys and values and their sum, the bytes of
-replies that a client has not read, and the time until a client proves that it knows the secret.
+The server limits the number of clients, the size of keys and values and their sum, and the time
+until a client proves that it knows the secret. A client that does not read its replies gets no
+more.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 import secrets
@@ -32,7 +36,7 @@ PENDING_MAX = 256  # clients that are not authenticated yet
 BACKLOG = 1024  # ranks of a job connect at the same time
 HELLO_S = 10.0  # time to authenticate
 NONCE_BYTES = 32
-GREETING = b"harp-store-1"
+GREETING = b"harp-store-2"
 
 _REQUEST = struct.Struct("!BHI")
 _REPLY = struct.Struct("!BI")
@@ -87,105 +91,19 @@ def _proof(secret: str, nonce: bytes) -> bytes:
     return hmac.new(secret.encode(), GREETING + nonce, hashlib.sha256).digest()
 
 
-class _Client(asyncio.Protocol):
-    """The server's side of a connection."""
-
-    def __init__(self, server: "StoreServer") -> None:
-        self._server = server
-        self._nonce = secrets.token_bytes(NONCE_BYTES)
-        self._received = bytearray()
-        self.is_authenticated = False
-        self.waits_for: bytes | None = None  # a key
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        clients = self._server.clients
-        pending = sum(not other.is_authenticated for other in clients)
-        self._deadline = self._server.loop.call_later(HELLO_S, transport.abort)
-        if len(clients) >= CLIENTS_MAX or pending >= PENDING_MAX:
-            transport.abort()
-            return
-        clients.add(self)
-        transport.write(GREETING + self._nonce)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._deadline.cancel()
-        self._server.clients.discard(self)
-        if self.waits_for is not None:
-            self._server.waiting[self.waits_for].discard(self)
-
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        while self._handle_request() if self.is_authenticated else self._check_proof():
-            pass
-
-    def _cut(self, size: int) -> bytes | None:
-        """Remove and return `size` received bytes; None: fewer have arrived."""
-        if len(self._received) < size or self.transport.is_closing():
-            return None
-        data = bytes(self._received[:size])
-        del self._received[:size]
-        return data
-
-    def _check_proof(self) -> bool:
-        """Check the client's proof. True: it is valid."""
-        expected = _proof(self._server.secret, self._nonce)
-        proof = self._cut(len(expected))
-        if proof is None:
-            return False
-        if not hmac.compare_digest(proof, expected):
-            self.transport.abort()
-            return False
-        self.is_authenticated = True
-        self._deadline.cancel()
-        self.reply(_OK)
-        return True
-
-    def _handle_request(self) -> bool:
-        """Handle one request. True: it was complete."""
-        if len(self._received) < _REQUEST.size:
-            return False
-        kind, key_bytes, value_bytes = _REQUEST.unpack_from(self._received)
-        is_bad = kind not in (_SET, _GET, _WAIT) or self.waits_for is not None
-        if is_bad or key_bytes > KEY_BYTES_MAX or value_bytes > VALUE_BYTES_MAX:
-            self.transport.abort()
-            return False
-        request = self._cut(_REQUEST.size + key_bytes + value_bytes)
-        if request is None:
-            return False
-        key, value = request[_REQUEST.size :][:key_bytes], request[_REQUEST.size + key_bytes :]
-        if kind == _SET:
-            self.reply(self._server.set(key, value))
-        elif key in self._server.values:
-            self.reply(_OK, self._server.values[key] if kind == _GET else b"")
-        elif kind == _GET:
-            self.reply(_ABSENT)
-        else:
-            self.waits_for = key
-            self._server.waiting.setdefault(key, set()).add(self)
-        return True
-
-    def reply(self, status: int, value: bytes = b"") -> None:
-        """Send a reply, or drop a client that does not read its replies."""
-        if self.transport.get_write_buffer_size() > VALUE_BYTES_MAX:
-            self.transport.abort()
-            return
-        self.transport.write(_REPLY.pack(status, len(value)) + value)
-
-
 class StoreServer:
     """Serves the store from a thread until close()."""
 
     def __init__(self, port: int, secret: str = "") -> None:
-        self.secret = secret
-        self.values: dict[bytes, bytes] = {}
-        self.clients: set[_Client] = set()
-        self.waiting: dict[bytes, set[_Client]] = {}
+        self._secret = secret
+        self._values: dict[bytes, bytes] = {}
         self._bytes = 0
+        self._events: dict[bytes, asyncio.Event] = {}  # of keys for which clients wait
+        self._clients = self._pending = 0
         listener = self._listen(port)
         self.port: int = listener.getsockname()[1]
-        self.loop = asyncio.new_event_loop()
+        self._loop = asyncio.new_event_loop()
+        self._closing = asyncio.Event()
         self._thread = threading.Thread(
             target=self._serve, args=(listener,), name="harp-store", daemon=True
         )
@@ -206,34 +124,85 @@ class StoreServer:
             ) from None
 
     def _serve(self, listener: socket.socket) -> None:
-        server = self.loop.run_until_complete(
-            self.loop.create_server(lambda: _Client(self), sock=listener, backlog=BACKLOG)
-        )
-        self.loop.run_forever()
-        server.close()
-        for client in self.clients:
-            client.transport.abort()
-        self.loop.run_until_complete(asyncio.sleep(0))  # closes the sockets
-        self.loop.close()
+        async def serve() -> None:
+            server = await asyncio.start_server(self._handle, sock=listener, backlog=BACKLOG)
+            await self._closing.wait()
+            server.close()
 
-    def close(self) -> None:
-        """Close all connections; safe to call twice."""
-        if self._thread.is_alive():
-            self.loop.call_soon_threadsafe(self.loop.stop)
-            self._thread.join()
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(serve())  # cancels the clients at the end
 
-    def set(self, key: bytes, value: bytes) -> int:
-        """Set or replace a value, and reply to clients that wait for it. Return the status."""
-        old = self.values.get(key)
+    async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve a client until it leaves, sends something invalid or does not authenticate."""
+        self._clients += 1
+        try:
+            if self._clients <= CLIENTS_MAX and self._pending < PENDING_MAX:
+                await self._authenticate(reader, writer)
+                while True:
+                    await self._answer(reader, writer)
+        except (OSError, EOFError, ValueError):
+            pass
+        finally:
+            self._clients -= 1
+            writer.transport.abort()
+
+    async def _authenticate(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Raise ValueError for a wrong proof, and TimeoutError, an OSError, without one."""
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        expected = _proof(self._secret, nonce)
+        writer.write(GREETING + nonce)
+        self._pending += 1
+        try:
+            proof = await asyncio.wait_for(reader.readexactly(len(expected)), HELLO_S)
+        finally:
+            self._pending -= 1
+        if not hmac.compare_digest(proof, expected):
+            raise ValueError("wrong proof")
+        writer.write(_REPLY.pack(_OK, 0))
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one request."""
+        kind, key_bytes, value_bytes = _REQUEST.unpack(await reader.readexactly(_REQUEST.size))
+        if key_bytes > KEY_BYTES_MAX or value_bytes > VALUE_BYTES_MAX:
+            raise ValueError("too long")
+        key = await reader.readexactly(key_bytes)
+        value = await reader.readexactly(value_bytes)
+        if kind == _SET:
+            status, value = self._put(key, value), b""
+        elif kind == _GET:
+            status, value = (_OK if key in self._values else _ABSENT), self._values.get(key, b"")
+        elif kind == _WAIT:
+            status, value = await self._wait(key, int.from_bytes(value[:8], "big") / 1000), b""
+        else:
+            raise ValueError("no such request")
+        writer.write(_REPLY.pack(status, len(value)) + value)
+        await writer.drain()  # a client that reads no replies gets no more
+
+    def _put(self, key: bytes, value: bytes) -> int:
+        old = self._values.get(key)
         growth = len(value) - len(old) if old is not None else len(key) + len(value)
         if self._bytes + growth > TOTAL_BYTES_MAX:
             return _FULL
         self._bytes += growth
-        self.values[key] = value
-        for waiter in self.waiting.pop(key, ()):
-            waiter.waits_for = None
-            waiter.reply(_OK)
+        self._values[key] = value
+        if key in self._events:
+            self._events.pop(key).set()
         return _OK
+
+    async def _wait(self, key: bytes, timeout_s: float) -> int:
+        if key not in self._values:
+            event = self._events.setdefault(key, asyncio.Event())
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(event.wait(), timeout_s)
+        return _OK if key in self._values else _ABSENT
+
+    def close(self) -> None:
+        """Close all connections; safe to call twice."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._closing.set)
+            self._thread.join()
 
 
 class TcpStore(Store):
@@ -347,11 +316,9 @@ class TcpStore(Store):
                 # The reply may still arrive, so the connection cannot be used again.
                 self._sock.close()
                 self._sock = None
-                if not isinstance(error, TimeoutError):
-                    raise
-            if kind == _WAIT:
-                self._sock = self._connect(time.monotonic() + self._timeout_s)
-        raise TimeoutError(f"the key-value store has no {key} after {timeout_s} s")
+                if isinstance(error, TimeoutError):
+                    raise TimeoutError("the key-value store does not answer") from None
+                raise
 
     def set(self, key: str, value: bytes) -> None:
         status, _ = self._request(_SET, key, value, self._timeout_s)
@@ -363,7 +330,10 @@ class TcpStore(Store):
         return value if status == _OK else None
 
     def wait(self, key: str, timeout_s: float) -> None:
-        self._request(_WAIT, key, b"", max(timeout_s, 0.001))
+        timeout = max(round(timeout_s * 1000), 1).to_bytes(8, "big")
+        status, _ = self._request(_WAIT, key, timeout, timeout_s + self._timeout_s)
+        if status != _OK:
+            raise TimeoutError(f"the key-value store has no {key} after {timeout_s} s")
 
     def close(self) -> None:
         """Close the connection, and the server if this process has it. Safe to call twice."""
