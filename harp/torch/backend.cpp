@@ -9,9 +9,9 @@
  *
  * Threads. The thread that completes a call invokes the callback, without holding a lock: a thread
  * in wait(), or the library's thread. The callback copies results back and completes the Work. If
- * the application requested a Future, a thread of Completions completes it, because the Future's
- * callbacks may need the GIL and may wait for further operations (torch's PowerSGD hook). Closing a
- * group joins the library's thread, so the closing thread must not hold the GIL.
+ * the application requested a Future, a new thread completes it, because the Future's callbacks may
+ * need the GIL and may wait for further operations (torch's PowerSGD hook). Closing a group joins
+ * the library's thread, so the closing thread must not hold the GIL.
  *
  * Store. The group uses a clone of the store, because a thread of the application may wait for
  * minutes in the store itself. Each request runs in a separate thread, because a store whose
@@ -26,7 +26,6 @@
 #include <condition_variable>
 #include <cstdio>
 #include <cstring>
-#include <deque>
 #include <exception>
 #include <functional>
 #include <future>
@@ -289,10 +288,7 @@ struct Plan {
 
 /* ---- threads that complete Futures ----------------------------------------------------------- */
 
-/*
- * A thread for each Future whose callbacks have not returned. Threads end after ten idle seconds.
- * The object is never destroyed, because threads may outlive main().
- */
+/* The object is never destroyed, because threads may outlive main(). */
 class Completions
 {
       public:
@@ -303,17 +299,21 @@ class Completions
 		return *completions;
 	}
 
+	/* Calls the function in a thread of its own. */
 	void run(std::function<void()> &&function)
 	{
-		std::lock_guard<std::mutex> lock(lock_);
+		{
+			std::lock_guard<std::mutex> lock(lock_);
 
-		queue_.push_back(std::move(function));
-		if (queue_.size() > idle_) {
-			threads_++;
-			std::thread([this] { loop(); }).detach();
-		} else {
-			wake_.notify_one();
+			running_++;
 		}
+		std::thread([this, function = std::move(function)]() mutable {
+			function();
+			function = nullptr; /* it holds the Work */
+			std::lock_guard<std::mutex> lock(lock_);
+			running_--;
+			drained_.notify_all();
+		}).detach();
 	}
 
 	/* Call before the interpreter ends, because callbacks may need it. */
@@ -321,39 +321,13 @@ class Completions
 	{
 		std::unique_lock<std::mutex> lock(lock_);
 
-		drained_.wait_for(lock, std::chrono::seconds(2),
-				  [this] { return queue_.empty() && idle_ == threads_; });
+		drained_.wait_for(lock, std::chrono::seconds(2), [this] { return !running_; });
 	}
 
       private:
-	void loop()
-	{
-		std::unique_lock<std::mutex> lock(lock_);
-
-		for (;;) {
-			idle_++;
-			drained_.notify_all();
-			const bool has_work = wake_.wait_for(lock, std::chrono::seconds(10),
-							     [this] { return !queue_.empty(); });
-			idle_--;
-			if (!has_work)
-				break;
-			{
-				std::function<void()> function = std::move(queue_.front());
-
-				queue_.pop_front();
-				lock.unlock();
-				function();
-			}
-			lock.lock();
-		}
-		threads_--;
-	}
-
 	std::mutex lock_;
-	std::condition_variable wake_, drained_;
-	std::deque<std::function<void()>> queue_;
-	size_t idle_ = 0, threads_ = 0;
+	std::condition_variable drained_;
+	size_t running_ = 0;
 };
 
 /* ---- Work ------------------------------------------------------------------------------------ */
