@@ -188,10 +188,10 @@ def run_nccl(
     return {"rounds": rounds, "settings": results, "missed": missed, "ok": not missed}
 
 
-def replace_sizes(shape: Shape, min_bytes: int | None, max_bytes: int | None) -> Shape:
-    """Return the shape with only its sizes from min_bytes to max_bytes; None: no limit."""
-    least, most = min_bytes or 0, max_bytes or max(shape.sizes)
-    return replace(shape, sizes=tuple(size for size in shape.sizes if least <= size <= most))
+def limit_sizes(shape: Shape, max_bytes: int | None) -> Shape:
+    """Return the shape with only its sizes up to max_bytes; None: no limit."""
+    most = max_bytes or max(shape.sizes)
+    return replace(shape, sizes=tuple(size for size in shape.sizes if size <= most))
 
 
 def plot_allreduce(report: Mapping[str, Any], file: Path) -> None:
@@ -249,7 +249,6 @@ def interval_words(interval: dict[str, float]) -> str:
 @click.option("--ranks", type=click.Choice(["2", "4"]), help="Only shapes of 2 or 4 ranks.")
 @click.option("--channels", type=click.IntRange(1, 16), help="Only shapes of this number of comms.")
 @click.option("--max-bytes", type=click.IntRange(8), help="No larger sizes.")
-@click.option("--min-bytes", type=click.IntRange(8), help="No smaller sizes.")
 @rounds_option(5)
 @click.option("--check", is_flag=True, help="Exit code 1 when auto misses a goal.")
 @plot_option
@@ -260,7 +259,6 @@ def nccl(
     ranks: str | None,
     channels: int | None,
     max_bytes: int | None,
-    min_bytes: int | None,
     rounds: int,
     check: bool,
     plot: Path | None,
@@ -287,7 +285,7 @@ def nccl(
         if (not shapes or shape.name in shapes)
         and (ranks is None or shape.ranks == int(ranks))
         and (channels is None or shape.channels == channels)
-        and (sized := replace_sizes(shape, min_bytes, max_bytes)).sizes
+        and (sized := limit_sizes(shape, max_bytes)).sizes
     )
     if not selection:
         raise HarpError("no shape has such ranks, channels and sizes", Exit.USAGE)

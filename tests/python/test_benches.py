@@ -63,8 +63,8 @@ def test_repetitions_are_bounded_by_bytes_and_number() -> None:
 
 def test_sizes_beyond_the_limits_are_left_out() -> None:
     shape = Shape("stream", "bw", (8, 4096, 65536))
-    assert nccl_bench.replace_sizes(shape, None, 4096).sizes == (8, 4096)
-    assert nccl_bench.replace_sizes(shape, 4096, None).sizes == (4096, 65536)
+    assert nccl_bench.limit_sizes(shape, 4096).sizes == (8, 4096)
+    assert nccl_bench.limit_sizes(shape, None).sizes == shape.sizes
 
 
 @pytest.mark.parametrize(("second_us", "is_ok"), [(10.0, True), (12.0, False)])
@@ -107,7 +107,7 @@ def test_a_plot_without_an_all_reduce_of_two_ranks_is_an_error(tmp_path: Path) -
 def report(need_root: None) -> dict[str, Any]:
     """A report of every kind of shape, with two sizes."""
     shapes = {shape.name: shape for shape in nccl_bench.SHAPES if shape.channels < 4}
-    small = tuple(nccl_bench.replace_sizes(shape, None, 65536) for shape in shapes.values())
+    small = tuple(nccl_bench.limit_sizes(shape, 65536) for shape in shapes.values())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nccl_bench, "_RUNS_MAX", 16)  # the tests do not judge the times
         return nccl_bench.run_nccl([LabOptions()], small, 1, lambda words: None)
