@@ -4,26 +4,10 @@
 Example: torchrun --nproc-per-node 2 -m harp.horovod train.py --epochs 3
 """
 
-import importlib.abc
 import runpy
 import sys
 import types
-from collections.abc import Sequence
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-
-
-class _Absent(importlib.abc.MetaPathFinder):
-    """Raises an error that explains that Horovod's other modules do not exist."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname.startswith("horovod."):
-            raise ModuleNotFoundError(
-                f"harp.horovod has no module {fullname}: use horovod.torch", name=fullname
-            )
-        return None
 
 
 def alias() -> None:
@@ -35,7 +19,6 @@ def alias() -> None:
     package.torch = harp.horovod  # type: ignore[attr-defined]
     sys.modules["horovod"] = package
     sys.modules["horovod.torch"] = harp.horovod
-    sys.meta_path.insert(0, _Absent())
 
 
 def main() -> int:
