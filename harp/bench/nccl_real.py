@@ -16,7 +16,7 @@ from harp.bench.runner import MIB, Say, alternate
 from harp.cli.lab_options import lab_options, lab_shape, paths_option, rounds_option
 from harp.cli.options import output_option, show
 from harp.errors import Exit, HarpError
-from harp.lab import Host, Lab, LabOptions, cpus
+from harp.lab import Host, Lab, LabOptions
 from harp.nccl import wheels
 from harp.nccl.ranks import HARP, SOCKETS, Ranks, environment
 from harp.plugin_log import path_in_use
@@ -53,10 +53,8 @@ def _environment(host: Host, transport: str) -> dict[str, str]:
 def run_once(lab: Lab, options: RealOptions, transport: str) -> tuple[dict[Any, Any], str]:
     """Run one transport; return time and wrong bytes by operation and size, and the logged path."""
     cells = {}
-    usable = cpus()
-    processors = [usable[host.index % len(usable)] for host in lab.hosts]
     environments = [_environment(host, transport) for host in lab.hosts]
-    with Ranks(lab.hosts, options.version, environments, processors=processors) as ranks:
+    with Ranks(lab.hosts, options.version, environments, pinned=True) as ranks:
         ranks.init()
         for operation in options.operations:
             for size in options.sizes:

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from harp.closing import Closing
 from harp.errors import HarpError
 from harp.lab import Host
 from harp.lab.piped import Piped
-from harp.lab.team import job_environment
+from harp.lab.team import Team, job_environment
 from harp.nccl import wheels
 
 ANSWER_S = 90.0  # seconds after which a hanging rank ends
@@ -76,14 +75,14 @@ class Rank(Piped):
 
     limit_s = end_s = ANSWER_S
 
-    def __init__(self, index: int, process: subprocess.Popen[str], log: Path) -> None:
-        super().__init__(f"rank {index}", process)
-        self.index, self._log = index, log
+    def __init__(self, team: Team, index: int) -> None:
+        super().__init__(f"rank {index}", team.processes[index])
+        self.index, self._team = index, team
         self.version = int(self.receive()["version"])
 
     @property
     def log(self) -> list[str]:
-        return self._log.read_text(errors="replace").splitlines()
+        return self._team.log(self.index)
 
     def receive(self, limit_s: float = ANSWER_S) -> Answer:
         """Return the answer; RankError if it is an error, or there is none."""
@@ -120,27 +119,22 @@ class Ranks(Closing):
         environments: Sequence[Mapping[str, str]],
         *,
         commands: Sequence[Sequence[str | Path]] | None = None,
-        processors: Sequence[int | None] | None = None,
+        pinned: bool = False,
     ) -> None:
-        """Start the ranks. commands: for each rank, a prefix of its command line."""
-        self._folder = tempfile.TemporaryDirectory(prefix="harp-nccl-")
-        self.ranks: list[Rank] = []
+        """Start the ranks. commands: for each rank, a prefix of its command line. pinned: each has
+        a processor.
+        """
         library = wheels.library(version)
         program = [_paths.find("harp-nccl-rank"), library, wheels.layout_file(library)]
+        self._team = Team("harp-nccl")
+        self.ranks: list[Rank] = []
         try:
-            starts = []
             for index, host in enumerate(hosts):
-                log = Path(self._folder.name) / f"rank{index}.log"
-                with log.open("w") as stderr:
-                    process = host.popen(
-                        [*(commands[index] if commands else ()), *program],
-                        cpu=processors[index] if processors else None,
-                        env=environments[index],
-                        stdin=subprocess.PIPE,
-                        stderr=stderr,
-                    )
-                starts.append((index, process, log))
-            self.ranks += [Rank(*start) for start in starts]
+                command = [*(commands[index] if commands else ()), *program]
+                cpu = index if pinned else None
+                env = environments[index]
+                self._team.start(host, command, cpu=cpu, env=env, stdin=subprocess.PIPE)
+            self.ranks += [Rank(self._team, index) for index in range(len(hosts))]
         except BaseException:
             self.close()
             raise
@@ -172,4 +166,4 @@ class Ranks(Closing):
             rank.end()
         for rank in self.ranks:
             rank.close()
-        self._folder.cleanup()
+        self._team.close()
