@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 MS_NS = 1_000_000
 
 
-# ---- Two or more stacks on a wire, in real time ----
+# ---- Two stacks on a wire, in real time ----
 class MemoryHost(Source):
     """One end of a wire. To impair its packets, call wire.impair(port, ...) inside driver.hold().
 
     Parameters
     ----------
     driver
-        The driver of all hosts on the wire.
+        The driver of both hosts.
     stack, address
         The host's stack, and its address.
     wire, port
@@ -41,15 +41,13 @@ class MemoryHost(Source):
 
 
 @contextmanager
-def hosts(
-    count: int = 2, *, ipv6: bool = False, seed: int = 1, **wire: Any
-) -> Iterator[tuple[MemoryHost, ...]]:
-    """Create stacks 10.0.0.1, 10.0.0.2 ... (fd00::1 ...) on one wire, with one driver.
+def pair(
+    *, ipv6: bool = False, seed: int = 1, **wire: Any
+) -> Iterator[tuple[MemoryHost, MemoryHost]]:
+    """Create stacks 10.0.0.1 and 10.0.0.2 (fd00::1 and fd00::2) on a wire, with one driver.
 
     Parameters
     ----------
-    count
-        Number of hosts.
     ipv6
         Whether their addresses are IPv6.
     seed
@@ -60,43 +58,26 @@ def hosts(
     Returns
     -------
     AbstractContextManager
-        Yields a tuple of MemoryHost.
+        Yields two MemoryHost.
     """
     with ExitStack() as opened:
-        cable = opened.enter_context(Wire(ports=count, seed=seed, **wire))
+        cable = opened.enter_context(Wire(seed=seed, **wire))
         stacks = []
-        for index in range(count):
+        for index in range(2):
             stack = opened.enter_context(
                 Stack(cable.port(index), seed=seed + index, now_ns=time.monotonic_ns())
             )
             stack.address_add(_address(index, ipv6), 64 if ipv6 else 24)
             stacks.append(stack)
         driver = opened.enter_context(Driver(*stacks))
-        yield tuple(
+        first, second = (
             MemoryHost(driver, stack, _address(i, ipv6), cable, i) for i, stack in enumerate(stacks)
         )
+        yield first, second
 
 
 def _address(index: int, ipv6: bool) -> str:
     return f"fd00::{index + 1:x}" if ipv6 else f"10.0.0.{index + 1}"
-
-
-@contextmanager
-def pair(**options: Any) -> Iterator[tuple[MemoryHost, MemoryHost]]:
-    """Create two hosts; see hosts().
-
-    Parameters
-    ----------
-    **options
-        Options of hosts().
-
-    Returns
-    -------
-    AbstractContextManager
-        Yields two MemoryHost.
-    """
-    with hosts(2, **options) as (first, second):
-        yield first, second
 
 
 # ---- One stack, and scapy ----

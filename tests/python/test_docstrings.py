@@ -17,7 +17,7 @@ import harp
 import harp.testing
 from harp import aio, collectives
 
-TESTING = ("MemoryHost", "PacketBench", "hosts", "pair")
+TESTING = ("MemoryHost", "PacketBench", "pair")
 
 
 def public(module: ModuleType) -> Iterator[tuple[str, Any]]:
