@@ -162,7 +162,6 @@ cdef extern from "harp.h" nogil:
     uint64_t harp_conn_acked_bytes(const harp_conn *conn)
     int harp_conn_options(const harp_conn *conn, harp_tcp_options *opt)
     int harp_conn_set_options(harp_conn *conn, const harp_tcp_options *opt)
-    int harp_conn_probe(harp_conn *conn)
     enum harp_tcp_state:
         HARP_TCP_ESTABLISHED, HARP_TCP_FIN_WAIT_2, HARP_TCP_TIME_WAIT
 

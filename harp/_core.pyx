@@ -892,10 +892,6 @@ cdef class Connection(_Context):
         _change_tcp_options(&tcp, options)
         check(harp_conn_set_options(self._open(), &tcp), "set_options")
 
-    def probe(self):
-        """Send one keepalive probe at the next poll."""
-        check(harp_conn_probe(self._open()), "probe")
-
     def shutdown(self, int how=SHUT_WR):
         """End one or both directions.
 
