@@ -277,7 +277,8 @@ def _unit(place: Place) -> Part:
     return Part(place.unit, "\n".join([*lines, ""]).encode())
 
 
-def _pages(base: Path) -> Iterator[Part]:
+def pages(base: Path) -> Iterator[Part]:
+    """Return the manual pages, and the scripts that complete harpctl in shells, below base."""
     from harp.cli import cli, manual
 
     for name, section in manual.PAGES.items():
@@ -290,7 +291,7 @@ def _pages(base: Path) -> Iterator[Part]:
 def parts(place: Place, options: Options) -> list[Part]:
     """Return all parts of an installation. The line of nccl.conf is not one of them."""
     library = place.base / "lib"
-    listed = [*_libraries(library, options), *_commands(place.base / "bin"), *_pages(place.base)]
+    listed = [*_libraries(library, options), *_commands(place.base / "bin"), *pages(place.base)]
     listed += [Part(place.base / "share/harp" / name, shared(name).read_bytes()) for name in SHARED]
     if options["systemd"]:
         listed.append(_unit(place))

@@ -25,7 +25,6 @@ from packaging.requirements import Requirement
 
 from harp import __version__, _paths
 from harp import install as installation
-from harp.cli import cli, manual
 
 ROOT = Path(__file__).resolve().parent.parent
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -234,10 +233,8 @@ def daemon(folder: Path) -> Package:
     )
     for name in installation.SHARED:
         package.write(f"usr/share/harp/{name}", installation.shared(name).read_bytes())
-    for name, section in manual.PAGES.items():
-        package.write(f"usr/share/man/man{section}/{name}.{section}", manual.page(name))
-    for path, script in installation.completions(cli):
-        package.write(f"usr/{path}", script)
+    for part in installation.pages(Path("usr")):  # of the manual, and scripts for completion
+        package.write(str(part.path), part.content)
     package.write("DEBIAN/postinst", POSTINST, 0o755)
     package.write("DEBIAN/prerm", PRERM, 0o755)
     return package
