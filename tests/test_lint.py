@@ -60,8 +60,8 @@ def test_ruff(root_dir: Path) -> None:
 
 
 def test_mypy(root_dir: Path) -> None:
-    """The package is typed throughout."""
-    run(root_dir, tool("mypy"), "--strict", "harp")
+    """The package and the tools are typed throughout."""
+    run(root_dir, tool("mypy"), "--strict", "harp", "tools")
 
 
 def test_cython_lint(root_dir: Path) -> None:

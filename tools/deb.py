@@ -118,8 +118,7 @@ class Package:
                 folder.chmod(0o755)
         path = into / f"{self.name}_{__version__}_{ARCHITECTURE}.deb"
         compression = ["-Zgzip", "-z1"] if quick else ["-Zxz"]
-        command = ["dpkg-deb", "--root-owner-group", *compression, "--build", self.folder, path]
-        run(*command)
+        run("dpkg-deb", "--root-owner-group", *compression, "--build", self.folder, path)
         return path
 
 

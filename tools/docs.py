@@ -58,7 +58,7 @@ def settings() -> Iterator[str]:
     for name, purpose in reference.TABLES.items():
         keys, is_array = tables()[name].values(), name in ARRAYS
         yield from (f"## {reference.title(name)}", "", purpose, "")
-        head = ("key", "value", "default", "when")
+        head: tuple[str, ...] = ("key", "value", "default", "when")
         head = head if is_array else ("key", "variable", *head[1:])
         yield from table(head, (_setting(key, is_array) for key in keys))
         yield from ("", *(f"- `{key.key}`: {key.help}." for key in keys), "")

@@ -37,10 +37,11 @@ def build() -> None:
     reconfigure = ["--reconfigure"] if (BUILD / "build.ninja").is_file() else []
     options = ["-Dpython=disabled", "-Dfuzz=true", "-Db_sanitize=address,undefined"]
     options += ["-Db_lundef=false", "-Doptimization=1", "-Dc_args=-fsanitize=fuzzer-no-link"]
-    for command in (
+    commands: list[list[str | Path]] = [
         ["meson", "setup", *reconfigure, BUILD, ROOT, *options],
         ["ninja", "-C", BUILD, "fuzz-targets"],
-    ):
+    ]
+    for command in commands:
         done = subprocess.run(
             command,
             env=env,
@@ -64,7 +65,11 @@ def run(name: str, seconds: int) -> tuple[str, bool]:
     corpus.mkdir(parents=True, exist_ok=True)
     failures.mkdir(parents=True, exist_ok=True)
     program = BUILD / "tests" / "fuzz" / name
-    command = [program, f"-max_total_time={seconds}", f"-artifact_prefix={failures}/"]
+    command: list[str | Path] = [
+        program,
+        f"-max_total_time={seconds}",
+        f"-artifact_prefix={failures}/",
+    ]
     command += [f"-max_len={INPUT_BYTES_MAX.get(name, 8192)}", "-timeout=25"]
     command += ["-print_final_stats=1"]
     # Entropic scheduling is slow for inputs with many features: fuzz_tcp, with thousands of
