@@ -121,12 +121,11 @@ def complete_pid(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Complete the number of a process that publishes statistics."""
-    from harp.daemon.client import understood
-    from harp.stats.instance import Source
+    from harp.stats.instance import read_host
 
     names: dict[str, str] = {}
-    with contextlib.suppress(HarpError, OSError), understood():
-        host = Source().look(flows=False)
+    with contextlib.suppress(HarpError, OSError):
+        host = read_host(flows=False)
         names = {str(page["pid"]): page["comm"] for page in (*host["instances"], *host["jobs"])}
     return _starting(names, incomplete)
 

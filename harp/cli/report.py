@@ -27,7 +27,7 @@ from harp.daemon.client import DaemonClient
 from harp.doctor.examine import examine_all
 from harp.doctor.view import View
 from harp.errors import Exit, HarpError
-from harp.stats.instance import Source
+from harp.stats.instance import read_host
 
 _LOG_LINES = 5000
 
@@ -57,7 +57,7 @@ def write_report(path: Path) -> dict[str, str]:
         "config.json": lambda: config_report.document(settings.load()),
         "status.json": lambda: _ask("status"),
         "instances.json": lambda: _ask("instances"),
-        "stats.json": lambda: Source().look(flows=True),
+        "stats.json": lambda: read_host(flows=True),
         "harpd.log": lambda: log_tail(log_path(), _LOG_LINES),
     }
     folder, errors, data = path.name.partition(".")[0], {}, io.BytesIO()

@@ -20,10 +20,9 @@ from harp.cli.options import (
     watch_option,
 )
 from harp.cli.options import watch as repeat
-from harp.daemon.client import understood
 from harp.errors import Exit, HarpError
 from harp.stats import lanes_view, view
-from harp.stats.instance import Source
+from harp.stats.instance import read_host
 
 Document = Mapping[str, Any]
 
@@ -49,8 +48,7 @@ def _filtered(
     return {**host, "instances": instances, "jobs": jobs}
 
 
-@understood()
-def _explain(host: Document, source: Source, *, filtered: bool) -> None:
+def _explain(host: Document, *, filtered: bool) -> None:
     """Print warnings on stderr; HarpError if nothing could be read."""
     for bad in host["bad_pages"]:
         console.print_line(f"harpctl: process {bad['pid']}: {bad['why']}", console.err)
@@ -58,10 +56,9 @@ def _explain(host: Document, source: Source, *, filtered: bool) -> None:
         return
     if host["bad_pages"]:
         raise HarpError("no page could be read")
-    if host["hidden_processes"] and not source.daemon:
+    if host["hidden_processes"]:
         raise HarpError(
-            "no process of this user publishes statistics; run as root to see those of others, or "
-            "as a user whom `users` or `groups` of harpd's harp.toml name",
+            "no process of this user publishes statistics; run as root to see those of others",
             Exit.PRIVILEGE,
         )
     scope = "process that matches" if filtered else "process on this host"
@@ -102,7 +99,6 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _show(
-    source: Source,
     look: Callable[[], Document],
     draw: Callable[[Document], RenderableType],
     options: Mapping[str, Any],
@@ -114,7 +110,7 @@ def _show(
     if options["watch"]:
         repeat(look, draw, options["interval"], as_json)
     host = look()
-    _explain(host, source, filtered=filtered)
+    _explain(host, filtered=filtered)
     if as_json:
         console.print_json(host)
     elif host["instances"] or host["jobs"]:
@@ -146,15 +142,12 @@ def stats(
     harpctl stats -o json | jq '.instances[].counters.tcp_retransmits'
     harpctl stats -o json | jq '.jobs[].counters.lanes_replaced'
     """
-    source = Source()
 
-    @understood()
     def look() -> Document:
-        return _filtered(source.look(flows=options["output"] == "json"), nic, queue, pid)
+        return _filtered(read_host(flows=options["output"] == "json"), nic, queue, pid)
 
     readings = _Readings()
 
-    @understood()
     def draw(host: Document) -> RenderableType:
         if everything and not options["watch"]:
             return Group(*_all_tables(host))
@@ -164,7 +157,7 @@ def stats(
             parts += ["", view.stats_view(host, rates, live=options["watch"])]
         return Group(*parts)
 
-    _show(source, look, draw, options, filtered=(nic, queue, pid) != (None, None, None))
+    _show(look, draw, options, filtered=(nic, queue, pid) != (None, None, None))
 
 
 def _all_tables(host: Document) -> Iterator[Table]:
@@ -219,20 +212,17 @@ def flows(
     harpctl flows --flat --nic eth1
     harpctl flows -o json | jq '.jobs[].comms[].lanes[] | .state'
     """
-    source = Source()
 
-    @understood()
     def look() -> Document:
-        host = _filtered(source.look(flows=True), nic, queue, pid)
+        host = _filtered(read_host(flows=True), nic, queue, pid)
         return host if peer is None else lanes_view.of_peers(host, peer)
 
     readings = _Readings()
 
-    @understood()
     def draw(host: Document) -> RenderableType:
         if flat or queue is not None:
             return view.flows_view(host)
         seconds, before = readings.next(host)
         return lanes_view.lanes_view(host, lanes_view.rates(before, seconds))
 
-    _show(source, look, draw, options, filtered=(nic, queue, pid, peer) != (None,) * 4)
+    _show(look, draw, options, filtered=(nic, queue, pid, peer) != (None,) * 4)

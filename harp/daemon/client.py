@@ -158,9 +158,9 @@ class DaemonClient(Closing):
         return raw, list(fds)
 
     def query(self, command: str, **fields: Any) -> Any:
-        """Request a document. command: status, instances, config, stats, stop, restart or reload,
-        with its arguments. RefusedByDaemonError: harpd refuses. HarpError: harpd does not answer,
-        or not with a document.
+        """Request a document. command: status, instances, config, stop, restart or reload, with its
+        arguments. RefusedByDaemonError: harpd refuses. HarpError: harpd does not answer, or not
+        with a document.
         """
         question = json.dumps({"command": command, **fields}).encode()
         _, fds = self.ask(pack(Kind.QUERY, self.next_serial(), rest=question), Kind.ANSWER)

@@ -34,7 +34,6 @@ from typing import Any
 
 from harp import __version__
 from harp.daemon import netlink, notify, peer, queries, rundir, takeover
-from harp.daemon.documents import Statistics
 from harp.daemon.frames import Frames
 from harp.daemon.kernel import Kernel
 from harp.daemon.leasing import Leasing
@@ -78,7 +77,6 @@ class Daemon:
         self._takeover = Takeover(State())
         self.since_s = time.time()
         self.loop = Loop()
-        self._statistics = Statistics(self.loop)
         self.table = LeaseTable(settings.leases_per_uid, lambda: secrets.randbits(63))
         self._state_file = StateFile(settings.run_dir)
         self._state_broken = ""
@@ -173,7 +171,7 @@ class Daemon:
         assert self._listening is not None
         assert self._monitor is not None
         self._watching = Watching(self.loop, self._kernel, self.leasing)
-        session = Session(self, self._statistics, self._watching)
+        session = Session(self, self._watching)
         self._server = Server(
             self.loop, self._listening, session, self.settings.connections_per_uid
         )
@@ -373,7 +371,6 @@ class Daemon:
         self._started = False
         if self._metrics is not None:
             self._metrics.close()
-        self._statistics.end_reading()
         if self._server is not None:
             self._server.end_reading()
         self.loop.finish_work()  # this refuses leases that are not granted yet
@@ -381,7 +378,6 @@ class Daemon:
             self._clients = self._server.hand_over() if self._restart else []
             self._server.close()
             self._watching.close()
-        self._statistics.close()
         if self._remove:
             self._remove_all()
         else:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 DESCRIPTORS_RESERVED = 48  # for harpd itself, and for leases that it prepares
 DESCRIPTORS_MIN = DESCRIPTORS_RESERVED + 3 * 4  # plus those of four connections
-MEMORY_RESERVED = 256 << 20  # for harpd itself, its answers and the processes that read statistics
+MEMORY_RESERVED = 256 << 20  # for harpd itself, its answers and the exporter of metrics
 
 
 @dataclass

@@ -17,7 +17,6 @@ import sys
 from collections.abc import Sequence
 
 from harp.config import MetricsConfig
-from harp.daemon.documents import READER_ENVIRONMENT
 from harp.daemon.limits import Bucket
 from harp.daemon.loop import Loop
 from harp.daemon.peer import Peer
@@ -28,6 +27,8 @@ from harp.words import printable
 
 log = logging.getLogger("harpd")
 COMMAND = (sys.executable, "-P", "-m", "harp.stats.exporter")
+# One thread of numpy's library, not one for each processor.
+ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
 BACKLOG = 16
 # The delay of a restart doubles, until the process has served for the longest delay.
 RESTART_S, RESTART_MAX_S = 1.0, 60.0
@@ -134,7 +135,7 @@ class Metrics:
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,
                     pass_fds=[listening],
-                    env=os.environ | READER_ENVIRONMENT,
+                    env=os.environ | ENVIRONMENT,
                 )
             assert process.stderr is not None
             stderr = opened.enter_context(process.stderr).fileno()

@@ -6,13 +6,12 @@ import errno
 import json
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from harp import __version__
 from harp._host import Kind
 from harp.daemon import peer, queries
-from harp.daemon.documents import Statistics
 from harp.daemon.leasing import STOPPING
 from harp.daemon.messages import Message, Refused, Request, pack, pack_welcome
 from harp.daemon.server import Client
@@ -24,9 +23,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("harpd")
 _NET_ADMIN = 1 << 12  # CAP_NET_ADMIN
-# A command gets the client and the fields of its question. It returns a document, or an awaitable
-# with the descriptor of one. RefusedError.
-Command = Callable[[Client, dict[str, Any]], dict[str, Any] | Awaitable[int]]
+# A command gets the client and the fields of its question. It returns a document. RefusedError.
+Command = Callable[[Client, dict[str, Any]], dict[str, Any]]
 
 
 def _only_root(client: Client) -> None:
@@ -42,14 +40,12 @@ def _only_root(client: Client) -> None:
 class Session:
     """The handler of server.Server."""
 
-    def __init__(self, daemon: "Daemon", statistics: Statistics, watching: Watching) -> None:
-        self._daemon, self._leasing = daemon, daemon.leasing
-        self._statistics, self._watching = statistics, watching
+    def __init__(self, daemon: "Daemon", watching: Watching) -> None:
+        self._daemon, self._leasing, self._watching = daemon, daemon.leasing, watching
         self._commands: dict[str, Command] = {
             "status": lambda _client, _question: daemon.status(),
             "instances": lambda _client, _question: queries.instances(daemon.leasing),
             "config": lambda _client, _question: queries.config(daemon.settings),
-            "stats": self._stats,
             "stop": self._stop,
             "restart": self._restart,
             "reload": self._reload,
@@ -140,24 +136,11 @@ class Session:
         if command is None:
             known = ", ".join(sorted(self._commands))
             raise RefusedError(errno.ENOSYS, f"this harpd knows the commands {known}")
-        answer = command(client, question)
-        if isinstance(answer, dict):
-            fd = client.lend(json.dumps(answer, allow_nan=False))
-        else:
-            fd = await answer
+        fd = client.lend(json.dumps(command(client, question), allow_nan=False))
         try:
             await client.reply(pack(Kind.ANSWER, serial), [fd])
         finally:
             os.close(fd)
-
-    def _stats(self, client: Client, question: dict[str, Any]) -> Awaitable[int]:
-        """Return the statistics of all instances of the host, for users who may have leases."""
-        uid = client.peer.owner.uid
-        if uid not in (0, os.geteuid()) and not self._leasing.access.allows(uid, client.peer.gids):
-            raise RefusedError(
-                errno.EACCES, f"user {uid} may neither have leases nor see instances of other users"
-            )
-        return self._statistics.read(question.get("flows") is not False)
 
     def _stop(self, client: Client, question: dict[str, Any]) -> dict[str, Any]:
         _only_root(client)

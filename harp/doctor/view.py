@@ -23,7 +23,7 @@ from harp.doctor.finding import Finding, Severity
 from harp.errors import HarpError
 from harp.nicprep import Host
 from harp.nicprep.transport import Values
-from harp.stats.instance import Source
+from harp.stats.instance import read_host
 
 _HARPD_S = 3.0
 _PROBE_S = 60
@@ -78,7 +78,7 @@ def port_use(name: str, harpd: Path) -> PortUse:
     except HarpError:
         return PortUse()
     with understood():
-        for instance in Source().look(flows=False)["instances"]:
+        for instance in read_host(flows=False)["instances"]:
             identity, ended = instance["identity"], instance["status"]["ended"]
             leased = f"{identity['lease_id']:016x}" in leases
             if (identity["ifname"], identity["queue"]) == (name, 0) and leased and not ended:

@@ -27,7 +27,7 @@ PAGES_MAX = 4096
 USER_LINKS_MAX = 65536
 PROCESS_LINKS = 16
 USER_PAGES_MAX = 512
-USER_BYTES_MAX = 512 << 20
+USER_BYTES_MAX = 128 << 20
 _MORE = {
     "descriptors": "has more descriptors open",
     "pages": "publishes more pages",

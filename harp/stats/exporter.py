@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Prometheus endpoint, a separate process: `python -m harp.stats.exporter FD`.
 
-The process parses files that any user may fill, so it is confined like harp.stats.reader. harpd
+The process parses files that any user may fill, so it is confined (harp.stats.confine). harpd
 (harp.daemon.metrics) passes a listening socket, FD, and as standard input a client connection, over
 which the process queries harpd's status and leases. It ends with that connection. harpd logs its
 stderr.
@@ -30,9 +30,9 @@ from harp.daemon import families as own
 from harp.daemon.client import DaemonClient
 from harp.errors import HarpError
 from harp.stats import families, totals
+from harp.stats.confine import begin
 from harp.stats.discover import find
 from harp.stats.instance import look
-from harp.stats.reader import begin
 
 AGE_S = 1.0
 ASK_S = 5.0

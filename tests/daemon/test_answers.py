@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpd's answers: which users may read statistics, and the limited cost of answers that clients
-keep open."""
+"""harpd's answers: the limited cost of answers that clients keep open."""
 
 import errno
 import functools
@@ -8,61 +7,24 @@ import json
 import os
 import resource
 import socket
-import threading
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from conftest_stats import Owner, make_owner, owner
-from daemon_rig import NOBODY, Running, Start, count_descriptors, in_child, refusal
-from harpctl import harpctl_without_root
+from conftest_stats import make_owner, owner
+from daemon_rig import Running, count_descriptors
 from lease_client import LeaseClient
 
 from harp._host import Kind
 from harp.cli import cli
-from harp.daemon import documents
 from harp.daemon.client import DaemonClient, RefusedByDaemonError
 from harp.daemon.documents import Document
 from harp.daemon.limits import connections_possible
-from harp.daemon.loop import close_all
 from harp.daemon.messages import pack, pack_welcome
-from harp.daemon.settings import Settings
 from harp.errors import Exit, HarpError
-from harp.stats.view import name_of
 
 __all__ = ["make_owner", "owner"]
-STATUS, STATS = b'{"command": "status"}', b'{"command": "stats"}'
-
-
-def test_harpd_sends_the_statistics_of_instances(harpd: Running, owner: Owner) -> None:
-    with harpd.client() as client:
-        document = client.query("stats")
-        without_flows = client.query("stats", flows=False)
-    instances = [
-        instance for instance in document["instances"] if instance["pid"] == owner.process.pid
-    ]
-    assert [name_of(instance) for instance in instances] == ["harp7/0", "harp7/1"]
-    assert len(instances[0]["flows"]) == 3
-    assert not any(instance["flows"] for instance in without_flows["instances"])
-
-
-def test_harpctl_without_root_asks_harpd(harpd: Running, owner: Owner) -> None:
-    """harpd reads pages that this user may not open."""
-    done = harpctl_without_root("stats", "-o", "json", HARP_SOCKET=str(harpd.path))
-    assert done.returncode == 0, done.stderr
-    pids = {instance["pid"] for instance in json.loads(done.stdout)["instances"]}
-    assert owner.process.pid in pids
-
-
-def test_harpctl_stats_asks_the_harpd_of_harp_toml(harpd: Running, owner: Owner) -> None:
-    file = harpd.path.parent.parent / "harp.toml"
-    file.write_text(f'[daemon]\nsocket = "{harpd.path}"\n')
-    done = harpctl_without_root("stats", "-o", "json", HARP_CONFIG=str(file))
-    assert done.returncode == 0, done.stderr
-    pids = {instance["pid"] for instance in json.loads(done.stdout)["instances"]}
-    assert owner.process.pid in pids
+STATUS = b'{"command": "status"}'
 
 
 @pytest.mark.parametrize("command", ["status", "start", "stop", "restart"])
@@ -98,46 +60,6 @@ def test_an_answer_to_an_earlier_request_is_skipped() -> None:
                 document.close(empty=False)
             assert client.query("status") == {"serial": 3}
             assert count_descriptors() == before
-
-
-def test_users_that_may_not_lease_see_no_statistics(start: Start, settings: Settings) -> None:
-    harpd = start(settings=replace(settings, users=("root",), groups=()))
-
-    def ask() -> Any:
-        with LeaseClient(harpd.path, "test", 10) as client:
-            return refusal(client.query, "stats").why
-
-    assert in_child(ask, NOBODY) == (
-        f"user {NOBODY} may neither have leases nor see instances of other users"
-    )
-
-
-def test_other_requests_are_served_during_a_scan(
-    harpd: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A scan of any length blocks no request; statistics requests during it share its result."""
-    threads, may_end = [], threading.Event()
-
-    def scan(_alive: socket.socket, _flows: bool) -> Document:
-        assert may_end.wait(60)
-        threads.append(threading.current_thread().name[:10])
-        return Document(b"{}")
-
-    monkeypatch.setattr(documents, "read_statistics", scan)
-    with harpd.client() as one, harpd.client() as other:
-        for client in (one, other):
-            client._sock.send(pack(Kind.QUERY, 9, rest=STATS))
-        harpd.until(
-            lambda: sum(c.busy for c in harpd.daemon._server.clients) == 2, "two requests that wait"
-        )
-        with harpd.client() as third:
-            assert third.query("status")["leases"] == 0
-        may_end.set()
-        for client in (one, other):
-            fds = socket.recv_fds(client._sock, 65536, 4)[1]
-            assert os.read(fds[0], 9) == b"{}"
-            os.close(fds[0])
-    assert threads == ["harpd-work"]
 
 
 # --------------------------------------------------------------------------------------------------
@@ -183,38 +105,6 @@ def test_an_answer_that_cannot_be_created_leaves_no_descriptor(
         assert client.query("status")["daemon"] == "harpd"
         assert os.fstat(other).st_size == 5
         os.close(other)
-
-
-def test_a_large_statistics_document_is_reused(
-    harpd: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Repeated queries share one document in memory, each with its own file offset."""
-    monkeypatch.setattr(documents, "AGE_S", 0)
-    monkeypatch.setattr(documents, "READ_BYTES_PER_S", 1)
-    with harpd.client() as client:
-        fds = [query_fd(client, STATS) for _ in range(20)]
-    assert len({os.fstat(fd).st_ino for fd in fds}) == 1
-    assert [os.read(fd, 10) for fd in fds] == [b'{"format":'] * 20
-    close_all(fds)
-
-
-def test_the_memory_of_kept_statistics_is_released(
-    harpd: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(documents, "HELD_S", 0.05)
-    monkeypatch.setattr(documents, "AGE_S", 0.05)
-    with harpd.client() as client:
-        fd = query_fd(client, STATS)
-    harpd.until(lambda: os.fstat(fd).st_size == 0, "the release of the memory")
-    os.close(fd)
-
-
-def test_statistics_can_be_read_after_the_end_of_harpd(harpd: Running) -> None:
-    with harpd.client() as client:
-        fd = query_fd(client, STATS)
-        harpd.end(remove=False)
-    with os.fdopen(fd, "rb") as file:
-        assert "instances" in json.load(file)
 
 
 def test_an_answer_cannot_be_written_or_truncated(harpd: Running) -> None:

@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes that read users' statistics for harpd: privileges, end, failures, restart."""
+"""The process that reads users' statistics for harpd: privileges, end, failures, restart."""
 
 import asyncio
 import contextlib
 import errno
 import os
-import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,39 +25,23 @@ from harp._host import Kind
 from harp.config import MetricsConfig
 from harp.daemon import metrics, table
 from harp.daemon.client import DaemonClient
-from harp.daemon.documents import READER, read_statistics
 from harp.daemon.limits import Buckets
 from harp.daemon.messages import Hello, LeaseId, Refused, Request, pack, unpack
 from harp.daemon.metrics import Metrics, listen
 from harp.daemon.peer import Peer
 from harp.daemon.settings import Settings
-from harp.daemon.table import RefusedError
 from harp.stats import discover, exporter
-from harp.stats.reader import KEPT, NOBODY
+from harp.stats.confine import KEPT, NOBODY
 
 __all__ = ["make_owner", "owner"]
 DOCUMENTS = documents(nic("eth1", "free", verdicts={"rss_mismatch": 3}))
-
-
-def variant(change: str) -> list[str]:
-    """Return a command that runs the reader after a change of its modules."""
-    code = f"import os, time; from harp.stats import discover, reader; {change}; reader.main()"
-    return [sys.executable, "-P", "-c", code]
-
-
-@pytest.fixture
-def alive() -> Iterator[socket.socket]:
-    """A socket; readers end when its peer is closed."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        yield theirs
 
 
 # --------------------------------------------------------------------------------------------------
 # Privileges.
 #
 def test_a_reader_has_two_capabilities_and_owns_nothing() -> None:
-    code = "from harp.stats.reader import confine; confine()"
+    code = "from harp.stats.confine import confine; confine()"
     code += "; print(open('/proc/self/status').read())"
     done = finished([sys.executable, "-c", code], check=True)
     status = dict(line.split(":\t", 1) for line in done.stdout.splitlines() if ":\t" in line)
@@ -71,39 +53,26 @@ def test_a_reader_has_two_capabilities_and_owns_nothing() -> None:
     assert status["Groups"].strip() == ""
 
 
-def test_without_setuid_a_reader_refuses(alive: socket.socket) -> None:
+def test_without_setuid_the_process_refuses() -> None:
     """It would run as root, which owns most files."""
-    command = ["setpriv", "--bounding-set=-setuid", *READER]
-    with pytest.raises(RefusedError, match="harpd needs CAP_SETUID and CAP_SETGID"):
-        read_statistics(alive, False, command)
+    command = ["setpriv", "--bounding-set=-setuid", *metrics.COMMAND, "0"]
+    with socket.socketpair()[0] as connection:
+        done = subprocess.run(
+            command, stdin=connection, capture_output=True, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert "harpd needs CAP_SETUID and CAP_SETGID" in done.stderr
 
 
-def test_an_exception_of_the_reader_is_the_reason_of_a_refusal(alive: socket.socket) -> None:
-    with pytest.raises(RefusedError, match="the reader of statistics failed: ZeroDivisionError"):
-        read_statistics(alive, False, variant("discover.find = lambda: 1 / 0"))
-
-
-def test_a_reader_ends_with_harpd(tmp_path: Path) -> None:
-    """harpd is killed during a scan."""
-    path = tmp_path / "pid"
-    change = f"open({str(path)!r}, 'w').write(str(os.getpid()))"
-    change += "; discover.find = lambda: time.sleep(1000)"
-    harpd = os.fork()
-    if harpd == 0:
-        try:
-            _ours, theirs = socket.socketpair()
-            read_statistics(theirs, False, variant(change))
-        finally:
-            os._exit(1)
-    while not (path.exists() and path.read_text()):
-        time.sleep(0.01)
-    pidfd = os.pidfd_open(int(path.read_text()))
-    try:
-        os.kill(harpd, signal.SIGKILL)
-        os.waitpid(harpd, 0)
-        assert select.select([pidfd], [], [], 30)[0]
-    finally:
-        os.close(pidfd)
+def test_the_process_ends_with_harpd() -> None:
+    """harpd is killed before it answers."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        process = subprocess.Popen([*metrics.COMMAND, "0"], stdin=theirs)
+    with ours:
+        assert unpack(ours.recv(65536)).kind is Kind.HELLO
+        assert process.poll() is None
+    assert process.wait(60) == 1
 
 
 @pytest.mark.parametrize("room", [0, 1, 2])

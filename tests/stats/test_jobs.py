@@ -16,9 +16,8 @@ from harpctl import harpctl
 from rich.console import Console
 
 from harp import _page, stats
-from harp.daemon.client import understood
-from harp.errors import Exit, HarpError
-from harp.stats import instance, lanes_view, view
+from harp.errors import Exit
+from harp.stats import lanes_view, view
 from harp.stats.instance import HostSnapshot, host_document, look
 from harp.stats.job import document
 from harp.stats.page import read_job
@@ -248,15 +247,3 @@ def render(host: dict[str, Any]) -> str:
     for entry in host["instances"]:
         console.print(view.all_counters(entry), view.all_xstats(entry))
     return output.getvalue()
-
-
-@pytest.mark.parametrize("answer", [{"instances": 7}, {"instances": [], "jobs": [{"pid": 1}]}])
-def test_an_invalid_answer_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any]
-) -> None:
-    """harpd may be of another version."""
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(instance, "ask_harpd", lambda _flows: answer)
-    with pytest.raises(HarpError, match=r"is it of another version\?$"):
-        with understood():
-            render(instance.Source().look(flows=True))

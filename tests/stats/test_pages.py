@@ -3,14 +3,12 @@
 
 import ctypes
 import errno
-import json
 import os
 import signal
 import struct
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,10 +16,10 @@ import pytest
 from conftest_stats import MakeOwner, Owner, content_of, memory
 
 from harp import _host, _page, memfd, stats
-from harp.daemon import client, peer
-from harp.stats import discover, instance, job, schema
-from harp.stats.instance import host_document, look
-from harp.stats.page import FLOWS_MAX, text
+from harp.daemon import peer
+from harp.stats import discover, instance
+from harp.stats.instance import look
+from harp.stats.page import text
 from harp.stats.view import Rates, quantile_ns
 from harp.stats.view import rates as rates_of
 
@@ -224,35 +222,6 @@ def test_a_region_above_the_limit_does_not_count(
         assert {page.pid for page in regions.pages} == {second.process.pid}
         assert len(regions.pages) == 2
         assert ["publishes more pages" in str(error) for _, error in regions.bad] == [True]
-
-
-def test_the_connections_shown_per_user_are_limited(
-    owner: Owner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    of_nobody(monkeypatch, owner)
-    with stats.find() as regions:
-        without_flows = look(regions, flows=False)
-        pages = sum(len(json.dumps(instance.document(entry))) for entry in without_flows.instances)
-        limit = pages + 4 * instance.RECORD_BYTES
-        monkeypatch.setattr(instance, "DOCUMENT_BYTES_MAX", limit)
-        host = look(regions)
-    assert [len(entry.snapshot.flows) for entry in host.instances] == [3, 1]
-    assert ["more than fits into the document" in why for _, why in host.bad] == [True]
-    assert len(json.dumps(host_document(host)["instances"])) <= limit
-
-
-def test_a_page_of_the_longest_records_fits_into_a_document() -> None:
-    """Bytes of 0xff have the longest text in JSON. Also covers a lane without its comm."""
-    types = map(schema.record_type, ("flow", "comm", "lane"))
-    flow, comm, lane = (np.frombuffer(b"\xff" * dtype.itemsize, dtype)[0] for dtype in types)
-    for record in (
-        instance.flow_document(flow),
-        *job.comm_documents(SimpleNamespace(comms=[comm], lanes=[])),
-        *job.comm_documents(SimpleNamespace(comms=[], lanes=[lane])),
-    ):
-        assert len(json.dumps(record)) + 100 <= instance.RECORD_BYTES
-    maximum = FLOWS_MAX * instance.RECORD_BYTES
-    assert maximum <= instance.DOCUMENT_BYTES_MAX < client.DOCUMENT_BYTES_MAX
 
 
 @pytest.mark.parametrize(

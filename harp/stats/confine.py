@@ -1,18 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process that reads users' statistics for harpd: `python -m harp.stats.reader`.
+"""Confines the process that reads users' statistics for harpd (harp.stats.exporter).
 
 It parses files that any user may fill, so it has neither harpd's memory nor its capabilities,
 except two: CAP_SYS_PTRACE, to follow /proc/PID/fd of other users' processes, and
 CAP_DAC_READ_SEARCH, to list that directory. It runs as user nobody, which owns no files.
-
-It writes a document of all instances and jobs to its standard output; `--flows`: with their
-connections. An error is the last line of stderr. Its standard input is a socket; the process ends
-when the peer closes it.
 """
 
 import contextlib
 import ctypes
-import json
 import os
 import resource
 import select
@@ -23,10 +18,7 @@ import threading
 from pathlib import Path
 
 from harp.procfs import status_field
-from harp.stats import discover
-from harp.stats.instance import host_document, look
 
-LIMIT_S = 60  # a document of 128 MiB
 NOBODY = 65534
 _PR_SET_KEEPCAPS, _PR_SET_NO_NEW_PRIVS = 8, 38
 _CAP_DAC_READ_SEARCH, _CAP_SYS_PTRACE = 2, 19
@@ -86,15 +78,3 @@ def _end_with(connection: socket.socket) -> None:
     ends.register(connection, 0)  # POLLHUP is always reported
     ends.poll()
     os._exit(1)
-
-
-def main() -> None:
-    begin()
-    signal.alarm(LIMIT_S)
-    with discover.find() as found:
-        host = look(found, flows="--flows" in sys.argv)
-    sys.stdout.write(json.dumps(host_document(host), allow_nan=False))
-
-
-if __name__ == "__main__":
-    main()
