@@ -27,9 +27,8 @@
  *   ROUTE      -------->             route from a lease's NIC to a destination
  *              <--------  ROUTED, or REFUSED
  *   QUERY      -------->             a JSON document: a command of harpctl (docs/operating.md)
- *              <--------  ANSWER     with a descriptor of a memfd that holds a JSON document. The
- *                                    memfd is sealed, except that harpd truncates it at
- *                                    the job's next QUERY, or 10 s later
+ *              <--------  ANSWER     a JSON document, in messages of HARP_LEASE_MESSAGE_MAX bytes
+ *                                    and a last shorter one
  *
  * REFUSED with serial 0 answers no request. It is harpd's last message before it closes a
  * connection that exceeds a limit (EUSERS) or was silent for too long (ETIMEDOUT).

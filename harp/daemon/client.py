@@ -17,13 +17,12 @@ from harp import __version__, _host, files
 from harp._host import Kind
 from harp.closing import Closing
 from harp.daemon import peer
-from harp.daemon.messages import HEADER, Device, Hello, Message, pack, unpack
+from harp.daemon.messages import HEADER, REST_MAX, Device, Hello, Message, pack, unpack
 from harp.errors import Exit, HarpError
 from harp.words import printable
 
 TIMEOUT_S = 10.0
-# harpd limits documents to 128 MiB (harp/stats/instance.py) and reports omissions.
-DOCUMENT_BYTES_MAX = 160 << 20
+DOCUMENT_BYTES_MAX = 64 << 20  # 65536 leases take 40
 
 
 class RefusedByDaemonError(HarpError):
@@ -115,11 +114,16 @@ class DaemonClient(Closing):
 
     def ask(self, payload: bytes, kind: Kind) -> tuple[Message, list[int]]:
         """Send a message and return the answer; the caller owns the descriptors."""
+        return self._answer(_serial(payload), kind, payload)
+
+    def _answer(self, serial: int, kind: Kind, payload: bytes = b"") -> tuple[Message, list[int]]:
+        """Send a message, if there is one, and return the next message with its serial number."""
         try:
-            with contextlib.suppress(ConnectionResetError, BrokenPipeError):
-                self._sock.send(payload)
+            if payload:
+                with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+                    self._sock.send(payload)
             raw, fds = self._receive()
-            while 0 < _serial(raw) < _serial(payload):  # an answer that came too late
+            while 0 < _serial(raw) < serial:  # an answer that came too late
                 _close(fds)
                 raw, fds = self._receive()
         except BlockingIOError as error:
@@ -163,23 +167,23 @@ class DaemonClient(Closing):
         with a document.
         """
         question = json.dumps({"command": command, **fields}).encode()
-        _, fds = self.ask(pack(Kind.QUERY, self.next_serial(), rest=question), Kind.ANSWER)
+        serial = self.next_serial()
+        part, fds = self.ask(pack(Kind.QUERY, serial, rest=question), Kind.ANSWER)
+        raw = part.rest
+        while len(part.rest) == REST_MAX and len(raw) < DOCUMENT_BYTES_MAX:
+            _close(fds)
+            part, fds = self._answer(serial, Kind.ANSWER)
+            raw += part.rest
+        _close(fds)
         try:
-            if len(fds) != 1:
-                raise HarpError(f"harpd at {self.path} answers without a document")
-            size = os.fstat(fds[0]).st_size
-            if size > DOCUMENT_BYTES_MAX:
-                raise HarpError(f"harpd at {self.path} answers with {size} bytes")
-            document = json.loads(os.pread(fds[0], size, 0))
+            document = json.loads(raw)
             if not isinstance(document, dict):
                 raise ValueError("not an object")
             return document
-        except (OSError, ValueError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise HarpError(
                 f"harpd at {self.path} answers with an invalid document: {error}"
             ) from error
-        finally:
-            _close(fds)
 
 
 @contextlib.contextmanager

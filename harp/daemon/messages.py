@@ -17,6 +17,7 @@ from harp._host import Kind
 
 T = TypeVar("T")
 HEADER = struct.Struct("=IHHII")  # struct harp_lease_header
+REST_MAX = _host.MESSAGE_MAX - HEADER.size  # bytes of a message without a body
 U8 = Annotated[int, ctypes.c_uint8]
 U16 = Annotated[int, ctypes.c_uint16]
 U32 = Annotated[int, ctypes.c_uint32]

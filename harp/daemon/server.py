@@ -4,8 +4,8 @@
 A client never blocks harpd. harpd reads the next request after the client has read its answer;
 requests that it sends meanwhile fill its own socket's buffer. harpd closes a client that sends
 invalid messages, passes descriptors, or is late with HELLO or with reading its answer. The log has
-a line for each, within a rate limit. So a client costs at most one connection, one message in and
-two out: an answer, and a notification (watching.py). When all connections are used, a new one
+a line for each, within a rate limit. So a client costs at most one connection, one message in, and
+an answer and a notification (watching.py) out. When all connections are used, a new one
 replaces a client that has not sent HELLO.
 """
 
@@ -21,7 +21,6 @@ from typing import Any
 
 from harp._host import MESSAGE_MAX, Kind
 from harp.daemon import peer
-from harp.daemon.documents import Document
 from harp.daemon.limits import Bucket, Buckets, connections_possible
 from harp.daemon.loop import Loop
 from harp.daemon.messages import Message, Refused, pack, unpack
@@ -82,7 +81,6 @@ class Client:
         # Returns the next notification for notify(), or None.
         self.next_notification: Callable[[], bytes | None] | None = None
         self.closed: Callable[[], None] = lambda: None
-        self._document: Document | None = None  # of the last answer
         self._bucket = Bucket(CLIENT_PER_S, CLIENT_BURST)
         self._hello_timer = server.loop.call_later(HELLO_S, self._no_hello)
         server.loop.spawn(self._serve())
@@ -198,14 +196,6 @@ class Client:
         except TimeoutError:
             self.close(f"it did not read its answer for {TAKE_S:.0f} s")
 
-    def lend(self, text: str) -> int:
-        """Return a descriptor of a new document, which the next call or close() empties."""
-        previous, self._document = self._document, None
-        if previous is not None:
-            previous.close()
-        self._document = Document(text.encode())
-        return self._document.open_for_reader()
-
     # ---- closing ----
 
     def hand_over(self) -> tuple[int, bool] | None:
@@ -238,8 +228,6 @@ class Client:
         self._server.remove(self)
         self.closed()
         self.peer.close()
-        if self._document is not None:  # after the end of harpd the client may still read it
-            self._document.close(empty=not self._server.ends)
 
 
 class Server:

@@ -13,7 +13,7 @@ from harp import __version__
 from harp._host import Kind
 from harp.daemon import peer, queries
 from harp.daemon.leasing import STOPPING
-from harp.daemon.messages import Message, Refused, Request, pack, pack_welcome
+from harp.daemon.messages import REST_MAX, Message, Refused, Request, pack, pack_welcome
 from harp.daemon.server import Client
 from harp.daemon.table import RefusedError
 from harp.daemon.watching import Watching
@@ -136,20 +136,17 @@ class Session:
         if command is None:
             known = ", ".join(sorted(self._commands))
             raise RefusedError(errno.ENOSYS, f"this harpd knows the commands {known}")
-        fd = client.lend(json.dumps(command(client, question), allow_nan=False))
-        try:
-            await client.reply(pack(Kind.ANSWER, serial), [fd])
-        finally:
-            os.close(fd)
+        document = json.dumps(command(client, question), allow_nan=False).encode()
+        for at in range(0, len(document) + 1, REST_MAX):
+            await client.reply(pack(Kind.ANSWER, serial, rest=document[at : at + REST_MAX]))
 
     def _stop(self, client: Client, question: dict[str, Any]) -> dict[str, Any]:
         _only_root(client)
-        leased = queries.instances(self._leasing)
         if self._daemon.has_jobs and question.get("force") is not True:
-            return {"stopping": False, **leased}
+            return {"stopping": False, **queries.instances(self._leasing)}
         log.info("asked to stop by %s", client)
         self._daemon.end_soon(remove=True)
-        return {"stopping": True, "pid": os.getpid(), **leased}
+        return {"stopping": True, "pid": os.getpid()}
 
     def _restart(self, client: Client, _question: dict[str, Any]) -> dict[str, Any]:
         _only_root(client)

@@ -16,7 +16,6 @@ from programs import finished
 
 from harp import output
 from harp._host import Kind
-from harp.daemon.documents import Document
 from harp.daemon.messages import pack, pack_welcome
 
 
@@ -59,9 +58,7 @@ def impostor(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
             sock.recv(65536)
             sock.send(pack_welcome(1, "harpd 9", [], ""))
             while sock.recv(65536):
-                answer = Document(document.encode())
-                socket.send_fds(sock, [pack(Kind.ANSWER, 2)], [answer.fd])
-                answer.close(empty=False)
+                sock.send(pack(Kind.ANSWER, 2, rest=document.encode()))
 
     def start(document: str) -> Path:
         threads.append(threading.Thread(target=serve, args=(document,)))
