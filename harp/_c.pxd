@@ -283,7 +283,7 @@ cdef extern from "harp_config.h" nogil:
         const char *preset
         const char *help
         uint64_t min, max
-        uint32_t type, apply, readers
+        uint32_t type, readers
 
     const harp_config_key_t *harp_config_key_at "harp_config_key"(unsigned index)
     unsigned harp_config_count()

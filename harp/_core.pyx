@@ -135,7 +135,6 @@ def config_keys():
                 "min": key.min,
                 "max": key.max,
                 "type": key.type,
-                "apply": key.apply,
                 "readers": key.readers,
             }
         )

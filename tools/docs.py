@@ -50,7 +50,6 @@ def _setting(key: Key, is_array: bool) -> Iterator[str]:
         yield f"`{key.variable}`"
     yield reference.range_of(key)
     yield "none" if key.name in reference.EXAMPLES else f"`{default}`"
-    yield reference.applies(key)
 
 
 def settings() -> Iterator[str]:
@@ -58,7 +57,7 @@ def settings() -> Iterator[str]:
     for name, purpose in reference.TABLES.items():
         keys, is_array = tables()[name].values(), name in ARRAYS
         yield from (f"## {reference.title(name)}", "", purpose, "")
-        head: tuple[str, ...] = ("key", "value", "default", "when")
+        head: tuple[str, ...] = ("key", "value", "default")
         head = head if is_array else ("key", "variable", *head[1:])
         yield from table(head, (_setting(key, is_array) for key in keys))
         yield from ("", *(f"- `{key.key}`: {key.help}." for key in keys), "")
@@ -117,7 +116,7 @@ NIC_METRICS = ("harpd_nic_usable", "harpd_leases", "harpd_queues_unreachable")
 
 def metrics() -> Iterator[str]:
     """Yield a table of the metrics."""
-    status = {"since_s": 0, "nics": (), "dpdk": (), "granted": 0, "refused": {}, "reloads": 0}
+    status = {"since_s": 0, "nics": (), "dpdk": (), "granted": 0, "refused": {}}
     daemon_families = daemon.collect((status, {"instances": ()}), True)
     rows = []
     for family in (*families.collect(families.ScrapeData(devices={})), *daemon_families):

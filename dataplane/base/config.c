@@ -9,20 +9,8 @@
 /* The lists use the short names of readers. */
 enum { JOB = HARP_CONFIG_JOB, DAEMON = HARP_CONFIG_DAEMON, TOOL = HARP_CONFIG_TOOL };
 
-#define CONFIG_ROW(name, type, table, key, field, unit, min, max, preset, apply, readers, help)    \
-	{                                                                                          \
-		#name,                                                                             \
-		table,                                                                             \
-		key,                                                                               \
-		unit,                                                                              \
-		preset,                                                                            \
-		help,                                                                              \
-		min,                                                                               \
-		max,                                                                               \
-		HARP_CONFIG_##type,                                                                \
-		HARP_CONFIG_##apply,                                                               \
-		readers                                                                            \
-	},
+#define CONFIG_ROW(name, type, table, key, field, unit, min, max, preset, readers, help)           \
+	{ #name, table, key, unit, preset, help, min, max, HARP_CONFIG_##type, readers },
 
 static const struct harp_config_key config_table[] = {
 	/* clang-format off */

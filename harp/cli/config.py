@@ -192,14 +192,6 @@ def _against_running(file: Path | None) -> list[dict[str, Any]]:
     return report.against(in_force, report.document(of_file))
 
 
-def _needed_change(row: dict[str, Any]) -> str:
-    """Return what makes harpd use the file's value."""
-    if row["source"] in ("environment", "command line"):
-        return "harpd's environment"
-    is_live = row["live"] and (row["other"] is not None or row["key"].startswith("dpdk "))
-    return "reload" if is_live else "restart"
-
-
 @config.command()
 @click.option("--running", is_flag=True, help="Compare with what the running harpd uses.")
 @file_option
@@ -207,8 +199,9 @@ def _needed_change(row: dict[str, Any]) -> str:
 def diff(running: bool, file: Path | None, output: str) -> None:
     """Show settings that differ from their defaults, and their sources. The exit code is 0.
 
-    With --running: show settings for which harpd's value differs from the file's, and what applies
-    the file's value: a reload, a restart, or a change of harpd's environment.
+    With --running: show settings for which harpd's value differs from the file's, and the source of
+    harpd's value. `harpctl restart` applies the file's value, unless the source is harpd's
+    environment.
 
     \b
     harpctl config diff
@@ -217,16 +210,13 @@ def diff(running: bool, file: Path | None, output: str) -> None:
     """
     if running:
         rows = _against_running(file)
-        columns = ("setting", "harpd has", "the file has", "it takes")
-        cells = [
-            (r["key"], _shown(r["value"]), _shown(r["other"]), _needed_change(r)) for r in rows
-        ]
+        columns = ("setting", "harpd has", "the file has", "source")
     else:
         loaded = settings.load(file)
         _warn(loaded.warnings)
         rows = report.against_defaults(report.document(loaded))
         columns = ("setting", "value", "default", "source")
-        cells = [(r["key"], _shown(r["value"]), _shown(r["other"]), _source(r)) for r in rows]
+    cells = [(r["key"], _shown(r["value"]), _shown(r["other"]), _source(r)) for r in rows]
     if output == "json":
         console.print_json({"running": running, "differences": rows})
     elif rows:
@@ -234,24 +224,3 @@ def diff(running: bool, file: Path | None, output: str) -> None:
     else:
         text = "harpd uses the file's values" if running else "every setting has its default"
         console.out.print(f"no difference: {text}")
-
-
-@config.command()
-@file_option
-def reload(file: Path | None) -> None:
-    """Make harpd reload its file, and list the settings that wait for a restart.
-
-    Like SIGHUP to harpd (systemctl reload harpd), but reports the result. A file with a mistake
-    changes nothing; exit code 1.
-
-    \b
-    harpctl config reload
-    """
-    with DaemonClient(settings.load(file).daemon.socket_path) as client:
-        problem = client.query("reload")["problem"]
-    if problem:
-        raise HarpError(f"harpd keeps its configuration: {problem}")
-    waiting = [row for row in _against_running(file) if _needed_change(row) == "restart"]
-    console.out.print("harpd has reloaded its harp.toml")
-    for row in waiting:
-        console.print_line(f"{row['key']} waits for `harpctl restart`")

@@ -141,15 +141,15 @@ def _toml() -> Iterator[str]:
     )
     yield ".PP"
     yield escape(
-        "Live: SIGHUP to harpd is enough; the value applies to jobs, leases and connections that "
-        "begin afterwards. Restart: it applies after `harpctl restart`."
+        "`harpctl restart`, or SIGHUP to harpd, applies changes to harpd and to jobs that begin "
+        "afterwards. Running jobs and their leases continue."
     )
     for table, purpose in reference.TABLES.items():
         yield f'.SH "{escape(reference.title(table))}"'
         yield escape(purpose)
         for key in tables()[table].values():
             default = values.to_toml(values.preset(key), key)
-            facts = [reference.range_of(key), f"default {default}", reference.applies(key)]
+            facts = [reference.range_of(key), f"default {default}"]
             if key.name in reference.EXAMPLES:
                 facts[1] = "required"
             named = f" {key.variable}:" if key.variable else ""
@@ -192,8 +192,8 @@ def _harpd() -> Iterator[str]:
     yield ".SH SIGNALS"
     yield from _term(
         "SIGHUP",
-        "Reads harp.toml again. Keys that may change live take effect; keys that need a restart "
-        "keep their value and are named in the log. A file with a mistake changes nothing.",
+        "Restarts harpd with a changed harp.toml, like `harpctl restart`. Leases continue. A file "
+        "with a mistake changes nothing; the log names it.",
     )
     yield from _term(
         "SIGTERM",

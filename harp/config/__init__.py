@@ -5,7 +5,6 @@ from harp.config.document import ConfigError, Problem
 from harp.config.keys import Reader, find
 from harp.config.loading import file_of, load, parse
 from harp.config.model import Config, DaemonConfig, DpdkConfig, MetricsConfig, NicConfig, Value
-from harp.config.reloading import Reload, reload
 
 __all__ = [
     "Config",
@@ -16,11 +15,9 @@ __all__ = [
     "NicConfig",
     "Problem",
     "Reader",
-    "Reload",
     "Value",
     "file_of",
     "find",
     "load",
     "parse",
-    "reload",
 ]

@@ -50,14 +50,8 @@ class Key:
     min: int
     max: int
     preset: str
-    apply: int
     readers: Reader
     help: str
-
-    @property
-    def live(self) -> bool:
-        """Whether a change takes effect without a restart."""
-        return self.apply == 0
 
     @property
     def variable(self) -> str | None:

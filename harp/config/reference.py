@@ -29,13 +29,8 @@ _TOML_HEAD = f"""\
 # harp.toml - HARP's settings. `harpctl config init` writes this file to {DEFAULT_FILE}.
 #
 # Every key is here with its default, commented out: remove the # to change it. The named variable
-# overrides this file. "live": run `harpctl config validate`, then send SIGHUP to harpd (systemctl
-# reload harpd); the value applies to new jobs and leases. "restart": it applies after
-# `harpctl restart`."""
-
-
-def applies(key: Key) -> str:
-    return "live" if key.live else "restart"
+# overrides this file. After a change run `harpctl config validate`, then `harpctl restart`, which
+# running jobs survive."""
 
 
 def range_of(key: Key) -> str:
@@ -75,6 +70,6 @@ def to_toml() -> str:
         for key in tables()[table].values():
             named = f"{key.variable}; " if key.variable else ""
             lines += ["", *_comment(key.help + ".")]
-            lines += _comment(f"({named}{range_of(key)}; {applies(key)})")
+            lines += _comment(f"({named}{range_of(key)})")
             lines.append("#" + _example(key))
     return "\n".join(lines) + "\n"

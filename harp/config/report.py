@@ -22,7 +22,6 @@ def row(value: Value, of: str = "") -> dict[str, Any]:
         "file": value.source.file or None,
         "line": value.source.line or None,
         "default": values.to_json(values.preset(key)),
-        "live": key.live,
         "readers": [
             reader.name.lower() for reader in Reader if reader in key.readers and reader.name
         ],
@@ -65,4 +64,4 @@ def against(own: Mapping[str, Any], other: Mapping[str, Any]) -> list[dict[str, 
 
 
 def _shown(setting: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: setting[name] for name in ("value", "source", "file", "line", "live")}
+    return {name: setting[name] for name in ("value", "source", "file", "line")}

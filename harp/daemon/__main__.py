@@ -167,8 +167,8 @@ def _serve(config: Path | None) -> None:
 def harpd(config: Path | None, log_file: Path | None, mount: bool) -> None:
     """Leases queues of this host's NICs to jobs without privileges.
 
-    harpd serves in the foreground until SIGTERM; SIGHUP reloads the configuration. `harpctl start`
-    runs it in the background.
+    harpd serves in the foreground until SIGTERM; SIGHUP restarts it with a changed harp.toml.
+    `harpctl start` runs it in the background.
 
     \b
     harpd --config /etc/harp/harp.toml

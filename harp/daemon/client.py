@@ -162,7 +162,7 @@ class DaemonClient(Closing):
         return raw, list(fds)
 
     def query(self, command: str, **fields: Any) -> Any:
-        """Request a document. command: status, instances, config, stop, restart or reload, with its
+        """Request a document. command: status, instances, config, stop or restart, with its
         arguments. RefusedByDaemonError: harpd refuses. HarpError: harpd does not answer, or not
         with a document.
         """

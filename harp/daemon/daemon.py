@@ -12,8 +12,8 @@ harpd ends in one of four ways:
 - `harpctl stop` removes everything. harpd refuses it while leases exist, unless it is forced.
 - SIGTERM does the same if there are no leases. Otherwise pins and state stay, jobs continue, and
   the next harpd adopts their leases (systemctl restart).
-- `harpctl restart` executes the process again. Lock and listening socket stay open, so that a job's
-  request waits instead of being refused.
+- `harpctl restart`, or SIGHUP, executes the process again, for a new version or harp.toml. Lock and
+  listening socket stay open, so that a job's request waits instead of being refused.
 - SIGKILL is like SIGTERM with leases: the pins hold the XDP program, the kernel removes the sockets
   of dead jobs from its map, and all other packets pass.
 """
@@ -42,7 +42,7 @@ from harp.daemon.metrics import Metrics
 from harp.daemon.nics import Nics
 from harp.daemon.server import BACKLOG, Server
 from harp.daemon.session import Session
-from harp.daemon.settings import Access, Settings
+from harp.daemon.settings import Settings
 from harp.daemon.state import State, StateFile
 from harp.daemon.table import LeaseTable
 from harp.daemon.takeover import Takeover
@@ -72,7 +72,6 @@ class Daemon:
         self.settings, self._kernel, self._load = settings, kernel, load
         self._preparation = preparation or Preparation()
         self._metrics: Metrics | None = None
-        self._reloads = 0
         self._before: State | None = None  # until all leases are adopted
         self._takeover = Takeover(State())
         self.since_s = time.time()
@@ -262,39 +261,9 @@ class Daemon:
             "connections": len(self._server.clients) if self._server else 0,
             "state": self._state_broken or "good",
             "pinned": self._pinnable,
-            "reloads": self._reloads,
             "metrics": self._metrics.url if self._metrics is not None else "",
         }
         return queries.status(self.leasing, self.since_s, extra)
-
-    def reload(self) -> str:
-        """Reload harp.toml and apply what may change live; return "" or the reason of a failure."""
-        notify.reloading()
-        problem = ""
-        try:
-            problem = self._apply(self.settings.reloaded(self._load()))
-            self._reloads += 1
-            self.nics.sync()
-            log.info("configuration reloaded")
-            if problem:
-                log.error("%s", problem)
-        except Exception as error:  # harpd continues after any error of the reader
-            problem = str(error)
-            log.error("%s; the configuration is unchanged", problem)
-        notify.ready(self._summary())
-        return problem
-
-    def _apply(self, new: Settings) -> str:
-        """Apply a configuration; access rules first. Return what could not be applied."""
-        self.settings = new
-        self.leasing.settings = new
-        self.leasing.access = Access.of(new.users, new.groups)
-        self.leasing.ports.apply(new)
-        self.table.per_uid_max = new.leases_per_uid
-        if self._server is not None:
-            self._server.per_uid_max = new.connections_per_uid
-        log.setLevel(new.log_level.upper())
-        return self.nics.apply(new)
 
     # ---- running and ending ----
 
@@ -310,7 +279,7 @@ class Daemon:
         """Serve until the end is requested; then return, or execute harpd again."""
         self.loop.on_signal(signal.SIGTERM, self._terminated)
         self.loop.on_signal(signal.SIGINT, self._terminated)
-        self.loop.on_signal(signal.SIGHUP, self.reload)
+        self.loop.on_signal(signal.SIGHUP, self._hung_up)
         period_s = notify.watchdog_period_s()
         if period_s is not None:
             self.loop.every(period_s, notify.alive)
@@ -321,6 +290,15 @@ class Daemon:
         """run() without signals and notifications."""
         self.loop.run_forever()
         self.close()
+
+    def _hung_up(self) -> None:
+        """Handle SIGHUP: apply the changes of harp.toml by a restart."""
+        problem = self.restart_problem()
+        if problem:
+            log.error("%s; harpd continues unchanged", problem)
+            return
+        self._restart = True
+        self._end(remove=False)
 
     def _terminated(self) -> None:
         if self.table.leases:

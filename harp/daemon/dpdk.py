@@ -22,12 +22,8 @@ class Ports:
 
     def __init__(self, settings: Settings, kernel: Kernel, table: LeaseTable) -> None:
         self._kernel, self._table = kernel, table
-        self.all: dict[str, DpdkConfig] = {}
-        self.apply(settings)
-
-    def apply(self, settings: Settings) -> None:
-        """Apply harp.toml to new leases; a lease of a removed port continues."""
-        self.all = {port.port: port for port in settings.dpdk}
+        # A lease of a port that harp.toml no longer has continues.
+        self.all: dict[str, DpdkConfig] = {port.port: port for port in settings.dpdk}
 
     def reserve(
         self, owner: Owner, name: str, queues: int, label: str, *, since_s: float, held: int
@@ -43,11 +39,8 @@ class Ports:
         )
 
     def spec(self, lease: Lease) -> str:
-        """Return the specification of a leased port; RefusedError: harp.toml has it no more."""
-        port = self.all.get(lease.ifname)
-        if port is None or port.device != lease.device:
-            raise RefusedError(errno.ENODEV, f"harp.toml has no DPDK port {lease.ifname} any more")
-        return port.spec(lease.queues)
+        """Return the specification of a leased port."""
+        return self.all[lease.ifname].spec(lease.queues)
 
     # ---- for WELCOME and status ----
 

@@ -132,12 +132,6 @@ def _daemon(status: Mapping[str, Any], instances: Mapping[str, Any]) -> Iterator
         ("error",),
         (((error,), count) for error, count in sorted(refused.items())),
     )
-    yield single(
-        CounterMetricFamily,
-        "harpd_reloads",
-        "Reloads of the configuration.",
-        status["reloads"],
-    )
 
 
 def collect(documents: Documents | None, pages_read: bool) -> Iterator[Metric]:

@@ -353,32 +353,6 @@ class Nics:
         states = dict.fromkeys(leased, QueueState.FREE)
         return NicTable(nic.ifname, link.ifindex, ports, states)
 
-    # ---- a reload ----
-
-    def apply(self, settings: Settings) -> str:
-        """Apply what harp.toml may change while leases exist, for new leases. Return the NICs that
-        can't be read, and why; they keep their previous queues.
-        """
-        problems = []
-        self._settings = settings
-        for nic_settings in settings.nics:
-            if nic_settings.ifname in self.all:
-                self.all[nic_settings.ifname].settings = nic_settings
-        for nic in self.all.values():
-            table = self._table.nics.get(nic.ifname)
-            if table is None or nic.link is None:
-                continue
-            try:
-                nic.hardware = self._kernel.hardware(nic.link, nic.settings.rss)
-            except (OSError, ValueError) as error:
-                problems.append(f"{nic.ifname}: its queues can't be read: {error}; reload again")
-            new = self._nic_table(nic, nic.link)
-            for queue in new.queues:
-                table.queues.setdefault(queue, QueueState.FREE)
-            table.withdrawn = set(table.queues) - set(new.queues)
-            table.ports.size, table.ports.quarantine_s = new.ports.size, new.ports.quarantine_s
-        return "; ".join(problems)
-
     # ---- a NIC changes ----
 
     def _compare(self, nic: Nic, before: Link, now: Link) -> None:

@@ -48,7 +48,6 @@ class Session:
             "config": lambda _client, _question: queries.config(daemon.settings),
             "stop": self._stop,
             "restart": self._restart,
-            "reload": self._reload,
         }
 
     async def __call__(self, client: Client, message: Message) -> None:
@@ -156,7 +155,3 @@ class Session:
         log.info("asked to restart by %s", client)
         self._daemon.end_soon(remove=False, restart=True)
         return {"restarting": True, "pid": os.getpid(), "since_s": self._daemon.since_s}
-
-    def _reload(self, client: Client, _question: dict[str, Any]) -> dict[str, Any]:
-        _only_root(client)
-        return {"problem": self._daemon.reload()}

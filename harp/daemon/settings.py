@@ -44,17 +44,6 @@ class Settings(DaemonConfig):
     def port_rest_s(self) -> float:
         return self.port_rest_ms / 1000
 
-    def reloaded(self, new: "Settings") -> "Settings":
-        """Return the new settings, except those that need a restart, which are logged."""
-        if self.source is None or new.source is None:
-            return new
-        difference = config.reload(self.source, new.source)
-        for change in difference.live:
-            log.info("now %s", change)
-        for change in difference.restart:
-            log.warning("%s: needs `harpctl restart`", change)
-        return Settings.of(difference.effective)
-
 
 def read(path: Path | None) -> Settings:
     """Read the file (None: HARP_CONFIG, or the default) and harpd's environment; ConfigError."""

@@ -94,7 +94,7 @@ class NicTable:
     ifindex: int
     ports: PortBlocks
     queues: dict[int, QueueState]  # RECOVERING ones: the least recently tried first
-    # Queues that harp.toml removed: not leased again.
+    # Queues of adopted leases that harp.toml no longer allows: not leased again.
     withdrawn: set[int] = field(default_factory=set)
     # The only queue that packets reach, and the evidence; None: all queues may receive packets.
     one_queue: int | None = None
@@ -338,6 +338,8 @@ class LeaseTable:
         if not nic.ports.claim(lease.block):
             return False
         lease.active = True
+        if lease.queue not in nic.queues:
+            nic.withdrawn.add(lease.queue)
         nic.queues[lease.queue] = QueueState.LEASED
         self.leases[lease.lease_id] = lease
         return True

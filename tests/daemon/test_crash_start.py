@@ -269,7 +269,7 @@ def test_signals_during_start_restart_and_stop(daemon: HostDaemon) -> None:
     def send_hangups() -> None:
         while not done.is_set():
             process.send_signal(signal.SIGHUP)
-            done.wait(0.1)
+            done.wait(2)  # harpd serves between two restarts
 
     thread = threading.Thread(target=send_hangups)
     thread.start()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leases of DPDK ports: one holder, freed at its end, kept across restarts and reloads."""
+"""Leases of DPDK ports: one holder, freed at its end, kept across restarts."""
 
 import errno
 import json
@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_rig import NOBODY, Running, Start, greet, holder, in_child, kill, refusal
+from daemon_rig import NOBODY, Running, Start, holder, in_child, kill, refusal
 from lease_client import LeaseClient
 
 from harp import _host
-from harp._host import Kind
 from harp.config import DpdkConfig
 from harp.daemon.loop import close_all
-from harp.daemon.messages import Request, pack, unpack
 from harp.daemon.settings import Settings
 
 RAIL0 = DpdkConfig(
@@ -153,22 +151,6 @@ def test_a_port_that_cannot_be_opened_is_refused(harpd: Running) -> None:
         assert ports(client)["rail1"]["problem"] == "0000:00:06.0 has no driver: driverctl"
 
 
-def test_a_port_that_is_removed_during_a_request_is_refused(
-    start: Start, settings: Settings
-) -> None:
-    harpd = start(load=lambda: replace(settings, dpdk=(RAIL1,)))
-    harpd.kernel.may_make.clear()
-    with greet(harpd.path) as sock:
-        sock.send(pack(Kind.LEASE, 2, Request("rail0")))
-        assert harpd.kernel.making.wait(10)
-        assert harpd.call(harpd.daemon.reload) == ""
-        harpd.kernel.may_make.set()
-        answer = unpack(sock.recv(65536))
-    assert answer.kind is Kind.REFUSED
-    assert answer.body.error == errno.ENODEV
-    check_nothing_left(harpd)
-
-
 def test_a_port_lease_survives_a_restart(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     first = start()
     pid, pipe = port_holder(first.path, queues=3)
@@ -185,14 +167,15 @@ def test_a_port_lease_survives_a_restart(start: Start, caplog: pytest.LogCapture
     check_nothing_left(second)
 
 
-def test_a_reload_renames_a_port_and_its_lease_stays(start: Start, settings: Settings) -> None:
+def test_a_restart_renames_a_port_and_its_lease_stays(start: Start, settings: Settings) -> None:
     """The device is still leased after harp.toml renames its port."""
     renamed = replace(RAIL0, name="left")
     new = replace(settings, dpdk=(renamed,))
-    harpd = start(load=lambda: new)
-    pid, pipe = port_holder(harpd.path)
+    first = start()
+    pid, pipe = port_holder(first.path)
+    first.end(remove=False)
+    harpd = start(first.kernel, settings=new)
     with harpd.client() as client:
-        assert client.query("reload") == {"problem": ""}
         assert list(ports(client)) == ["left"]
         assert ports(client)["left"]["pid"] == pid
         assert refusal(client.lease_port, "rail0").error == errno.ENODEV

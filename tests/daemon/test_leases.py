@@ -2,23 +2,20 @@
 """Leases: grant, failure and release, and changes of the NIC while they exist."""
 
 import errno
-import logging
 import os
 import signal
 from dataclasses import replace
 
 import pytest
-from daemon_rig import Running, Start, greet, holder, lease_once, refusal
+from daemon_rig import Running, Start, greet, holder, kill, lease_once, refusal
 from fake_kernel import FakeKernel, FakeSteering, address
 
 from harp import _host
 from harp._host import Kind
 from harp.config import NicConfig
 from harp.daemon.client import RefusedByDaemonError
-from harp.daemon.kernel import Hardware
 from harp.daemon.loop import close_all
 from harp.daemon.messages import Request, pack
-from harp.daemon.netlink import Link
 from harp.daemon.nics import LOST_MAX
 from harp.daemon.settings import Settings
 from harp.daemon.table import QueueState
@@ -362,69 +359,20 @@ def test_queues_that_no_packet_reaches_are_not_leased(
     assert count_logged(caplog, "harpd leases all queues again") == 1
 
 
-def test_a_reload_applies_new_settings(
-    start: Start, settings: Settings, caplog: pytest.LogCaptureFixture
-) -> None:
-    answers = [replace(settings, users=(), groups=(), job="HARP_X=2\n"), ValueError("line 3: bad")]
-
-    def load() -> Settings:
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    harpd = start(load=load)
-    with harpd.client() as client:
-        assert client.query("reload") == {"problem": ""}
-        assert client.query("reload") == {"problem": "line 3: bad"}
-    assert "line 3: bad; the configuration is unchanged" in caplog.text
-    assert caplog.records[-1].levelno == logging.ERROR
-    assert harpd.client().settings == "HARP_X=2\n"
-    assert not harpd.daemon.leasing.access.everybody
-
-
-def test_an_unreadable_nic_blocks_no_other_settings(
-    start: Start, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def load() -> Settings:
-        nics = tuple(replace(nic, lease_queues=(1,)) for nic in both.nics)
-        return replace(both, nics=nics, users=(), groups=(), leases_per_uid=1)
-
-    def hardware(link: Link, rss: str) -> Hardware:
-        if link.ifname == "eth0":
-            raise OSError(errno.EIO, "fake: no answer")
-        return real(link, rss)
-
-    kernel = FakeKernel()
-    kernel.present["eth1"] = replace(kernel.present["eth0"], ifname="eth1", ifindex=3)
-    both = replace(settings, nics=(NicConfig(ifname="eth0"), NicConfig(ifname="eth1")))
-    harpd = start(kernel, settings=both, load=load)
-    real = kernel.hardware
-    monkeypatch.setattr(kernel, "hardware", hardware)
-    with harpd.client() as client:
-        problem = client.query("reload")["problem"]
-    assert problem.startswith("eth0: its queues can't be read: ")
-    assert "fake: no answer" in problem
-    assert not harpd.daemon.leasing.access.everybody
-    assert harpd.daemon.table.per_uid_max == 1
-    for ifname in ("eth0", "eth1"):
-        assert harpd.daemon.nics.all[ifname].settings.lease_queues == (1,)
-        assert harpd.daemon.table.nics[ifname].withdrawn == {0, 2, 3}
-
-
-def test_a_reload_adds_and_removes_queues(start: Start, settings: Settings) -> None:
+def test_a_restart_adds_and_removes_queues(start: Start, settings: Settings) -> None:
     def with_queues(*queues: int) -> Settings:
         return replace(settings, nics=(NicConfig(ifname="eth0", lease_queues=queues),))
 
-    harpd = start(settings=with_queues(0, 1), load=lambda: with_queues(1, 2))
+    first = start(settings=with_queues(0, 1))
+    pid, pipe = holder(first.path, lambda client: client.lease("eth0", queue=0))
+    first.end(remove=False)
+    harpd = start(first.kernel, settings=with_queues(1, 2))
     with harpd.client() as client:
-        lease = client.take("eth0", queue=0)
-        client.query("reload")
         assert client.query("instances")["instances"][0]["queue"] == 0, "the lease stays"
         for queue in (0, 3):
             with pytest.raises(RefusedByDaemonError, match="it has 1, 2"):
                 client.lease("eth0", queue=queue)
-        client.release(lease.lease_id)
+        kill(pid, pipe)
         harpd.kernel.busy_queues.clear()
         harpd.until(lambda: queue_state(harpd, 0) is QueueState.FREE, "the release of the queue")
         assert [client.take("eth0").queue for _ in range(2)] == [1, 2]

@@ -321,7 +321,7 @@ def test_nics_are_added_and_removed_by_a_restart(
 
 @pytest.mark.parametrize("change", ["run_dir", "broken"])
 def test_a_restart_that_would_fail_is_refused(
-    settings: Settings, change: str, start: Start
+    settings: Settings, change: str, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     def load() -> Settings:
         if change == "broken":
@@ -335,3 +335,7 @@ def test_a_restart_that_would_fail_is_refused(
             client.query("restart")
         assert ("run_dir has changed" in str(failure.value)) is (change == "run_dir")
         assert client.query("status")["daemon"] == "harpd"
+    caplog.clear()
+    harpd.call(harpd.daemon._hung_up)
+    assert "harpd continues unchanged" in caplog.text
+    assert harpd.alive

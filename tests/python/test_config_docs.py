@@ -82,7 +82,7 @@ def test_manual_pages_are_complete(tmp_path: Path) -> None:
     text = plain("harpd", tmp_path)
     assert "--config" in text
     assert "-h, --help Show this message" in text
-    assert "SIGHUP Reads harp.toml again" in text
+    assert "SIGHUP Restarts harpd with a changed harp.toml" in text
 
 
 def test_escaped_text_is_printed_literally(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ COMMAND = re.compile(
 )
 # Commands whose only result is success or an error.
 WITHOUT_JSON = {
-    *("start", "stop", "restart", "config reload", "logs", "report"),
+    *("start", "stop", "restart", "logs", "report"),
     *("run", "trace", "completion", "man", "install", "uninstall"),
 }
 

@@ -201,7 +201,7 @@ def nic(ifname: str = "eth1", *queues: str, **changes: Any) -> dict[str, Any]:
 def documents(*nics: dict[str, Any], leases: Any = (), **changes: Any) -> Documents:
     """Return harpd's status and instances; leases: (NIC, queue, PID)."""
     status = {
-        "since_s": 1000.0, "nics": list(nics), "dpdk": [], "granted": 0, "refused": {}, "reloads": 0
+        "since_s": 1000.0, "nics": list(nics), "dpdk": [], "granted": 0, "refused": {}
     }  # fmt: skip
     instances = [
         {"ifname": ifname, "queue": queue, "pid": pid, "device": None, "queues": 1}
