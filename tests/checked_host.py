@@ -11,7 +11,7 @@ from harp import _host, config
 from harp.daemon.messages import Device
 from harp.doctor.examine import Examination, Report, examine, examine_all
 from harp.doctor.finding import Finding
-from harp.doctor.view import Harpd, Link, PortProbe, PortUse, View
+from harp.doctor.view import Harpd, Link, PortProbe, View
 
 NOT_RUNNING = Harpd(Path("/run/harp/harpd.sock"), errno.ENOENT, "No such file or directory")
 NO_PORT = PortProbe("no port here")
@@ -46,7 +46,6 @@ class CheckedHost:
 
     probe: PortProbe = NO_PORT
     opened: list[str] = field(default_factory=list)  # devices of open_port()
-    use: PortUse = field(default_factory=PortUse)
     toml: str = ""
     asked: list[Path] = field(default_factory=list)  # sockets of ask_harpd()
 
@@ -119,6 +118,3 @@ class _View(View):
     def open_port(self, spec: str, _arguments: str) -> PortProbe:
         self._checked.opened.append(spec)
         return self._checked.probe
-
-    def port_use(self, _name: str, _harpd: Path) -> PortUse:
-        return self._checked.use

@@ -117,7 +117,7 @@ def examine_port(view: View, text: str, take: bool = False) -> Examination:
     findings = list(run("port", view, spec))
     leased = view.harpd.devices.get(spec.name) if text in configured.values() else None
     if leased is not None and leased.flags & DEVICE_DPDK and leased.queues_free == 0:
-        findings += run("used", view, spec, view.port_use(spec.name, view.harpd.path))
+        findings += run("used", view, spec)
     elif all(finding.severity < Severity.NO for finding in findings):
         probe = view.open_port(text, str(view.config["HARP_DPDK_ARGS"]))
         findings += run("opened", view, spec, probe)

@@ -46,7 +46,7 @@ Scope = Literal["host", "interface", "port", "opened", "working", "used"]
 class Check:
     """One check. function: returns (severity, text, remedy), or None without a finding. Its
     arguments depend on the scope. host: (view); interface: (view, link, queue); port: (view, spec);
-    opened and working: (view, spec, probe); used: (view, spec, use). description: what it examines,
+    opened and working: (view, spec, probe); used: (view, spec). description: what it examines,
     a colon, and why.
     """
 

@@ -17,13 +17,12 @@ from pyroute2 import IPRoute
 
 from harp import _host, loader
 from harp.config import Config, ConfigError, load, parse
-from harp.daemon.client import DaemonClient, RefusedByDaemonError, understood
+from harp.daemon.client import DaemonClient, RefusedByDaemonError
 from harp.daemon.messages import Device
 from harp.doctor.finding import Finding, Severity
 from harp.errors import HarpError
 from harp.nicprep import Host
 from harp.nicprep.transport import Values
-from harp.stats.instance import read_host
 
 _HARPD_S = 3.0
 _PROBE_S = 60
@@ -57,34 +56,6 @@ def ask(path: Path) -> Harpd:
     except HarpError as error:
         number = error.__cause__.errno if isinstance(error.__cause__, OSError) else None
         return Harpd(path, number or errno.EPROTO, str(error))
-
-
-@dataclass(frozen=True)
-class PortUse:
-    """The holder of a leased DPDK port (pid 0: unknown to this user), and its driver's counters."""
-
-    pid: int = 0
-    label: str = ""
-    xstats: Mapping[str, int] = field(default_factory=dict)
-
-
-def port_use(name: str, harpd: Path) -> PortUse:
-    """Find the holder of the port among the leases of the harpd on that socket: another harpd may
-    lease a port of the same name. The instance on queue 0 has the counters.
-    """
-    try:
-        with DaemonClient(harpd) as client:
-            leases = {lease["lease_id"] for lease in client.query("instances")["instances"]}
-    except HarpError:
-        return PortUse()
-    with understood():
-        for instance in read_host(flows=False)["instances"]:
-            identity, ended = instance["identity"], instance["status"]["ended"]
-            leased = f"{identity['lease_id']:016x}" in leases
-            if (identity["ifname"], identity["queue"]) == (name, 0) and leased and not ended:
-                label = identity["label"] or instance["comm"]
-                return PortUse(instance["pid"], label, instance["xstats"])
-    return PortUse()
 
 
 @dataclass(frozen=True)
@@ -205,7 +176,6 @@ class View:
     ask_harpd = staticmethod(ask)
     load_config = staticmethod(load)
     open_port = staticmethod(probe)
-    port_use = staticmethod(port_use)
     find_library = staticmethod(loader.find)
 
     def stack(self, ifname: str, queue: int) -> list[Finding]:
