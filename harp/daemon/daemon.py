@@ -297,8 +297,7 @@ class Daemon:
         if problem:
             log.error("%s; harpd continues unchanged", problem)
             return
-        self._restart = True
-        self._end(remove=False)
+        self._end(remove=False, restart=True)
 
     def _terminated(self) -> None:
         if self.table.leases:
@@ -312,12 +311,7 @@ class Daemon:
 
     def end_soon(self, remove: bool, restart: bool = False) -> None:
         """End when the current answer is sent; remove everything, or execute harpd again."""
-
-        def end() -> None:
-            self._restart = restart
-            self._end(remove)
-
-        self.loop.call_soon(end)
+        self.loop.call_soon(self._end, remove, restart)
 
     def restart_problem(self) -> str:
         """Return why a restart would fail or lose leases now; empty: it can restart."""
@@ -336,7 +330,10 @@ class Daemon:
                 return f"{name} has changed: that needs `harpctl stop` and `harpctl start`"
         return ""
 
-    def _end(self, remove: bool) -> None:
+    def _end(self, remove: bool, restart: bool = False) -> None:
+        if restart and self.leasing.closing:
+            return  # SIGTERM, or `harpctl stop`, ends a harpd that is asked to restart, too
+        self._restart = restart
         notify.reloading() if self._restart else notify.stopping()
         self.leasing.closing = True
         self._remove = remove
