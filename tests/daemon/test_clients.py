@@ -255,6 +255,7 @@ MESSAGES = [
     pack_port(2, 1, 2, 4096, "net_memif0"),
     pack(Kind.RELEASE, 3, LeaseId(2**63)),
     pack(Kind.QUERY, 4, rest=b'{"command": "status"}'),
+    pack(Kind.QUERY, 4, rest=b'{"command": "unknown", "x": [{}]}'),
     pack(Kind.QUERY, 4, rest=b'{"command": "instances", "x": 1e999}'),
     pack(Kind.DONE, 5),
 ]
