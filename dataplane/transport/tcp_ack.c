@@ -83,11 +83,12 @@ void tcp_ack_new(struct harp_conn *conn, uint32_t ack)
 	ack_notify(conn);
 }
 
-/* RFC 5681 section 2: all conditions of a duplicate acknowledgment. */
+/* RFC 5681 section 2: all conditions of a duplicate acknowledgment. The copy that a tail loss probe
+ * sent may arrive after all data was acknowledged (RFC 8985 section 7.4.2). */
 static bool ack_is_duplicate(const struct harp_conn *conn, const struct tcp_segment *seg)
 {
-	return seg->ack == conn->snd.una_seq && conn_flight_bytes(conn) > 0 && seg->len == 0 &&
-	       !(seg->flags & (TCP_SYN | TCP_FIN)) &&
+	return seg->ack == conn->snd.una_seq && (conn_flight_bytes(conn) > 0 || conn->tlp.out) &&
+	       seg->len == 0 && !(seg->flags & (TCP_SYN | TCP_FIN)) &&
 	       seg->wnd_field << conn->snd.wscale == conn->snd.wnd_bytes;
 }
 

@@ -183,6 +183,29 @@ TEST(a_probe_reported_as_duplicate_is_no_loss)
 	CHECK_EQ(rig.conn->rack.mult, 0);
 }
 
+/* Section 7.4.2: a peer without DSACK reports the probe by a duplicate ACK, perhaps when all data
+ * is acknowledged. */
+TEST(a_probe_acknowledged_twice_is_no_loss)
+{
+	uint32_t before;
+
+	put_in_flight(4, true);
+	before = rig.conn->cc.ssthresh_bytes;
+	rig_wait(&rig, RIG_MS);
+	expect_segment(3);
+	advance(RTT_NS);
+	ack(4); /* of the original */
+	CHECK_EQ(rig.conn->tlp.out, 1);
+	ack(4); /* of the probe */
+	CHECK_EQ(rig.conn->tlp.out, 0);
+	CHECK_EQ(rig.conn->loss_open, 0);
+	CHECK_EQ(rig_write(&rig, MSS), MSS);
+	rig.out_head = rig.out_tail;
+	advance(RTT_NS);
+	ack(5);
+	CHECK_EQ(rig.conn->cc.ssthresh_bytes, before);
+}
+
 /* ---- PRR (RFC 9937 section 6.2): NewReno halves, so one segment is sent per two delivered ---- */
 
 TEST(prr_sends_half_of_what_arrives)
