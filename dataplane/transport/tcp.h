@@ -334,6 +334,11 @@ struct harp_listener *tcp_listener_find(struct tcp *tcp, const struct harp_addr 
 					uint16_t port);
 /* True if the accept queue is full: SYNs are dropped. */
 bool tcp_listen_is_full(const struct harp_listener *l);
+/* True if half-open connections use half of the stack's slots. */
+static inline bool tcp_embryonic_is_full(const struct tcp *tcp)
+{
+	return tcp->embryonic_count >= (tcp->max_conns + 1) / 2;
+}
 /* TCP_PASS: the ACK carried a valid cookie, and the new connection can process it. */
 enum tcp_verdict tcp_listen_input(struct harp_listener *l, const struct tcp_segment *seg);
 /* Fills in 4-tuple and path for a segment to this listener; false if no connection is possible. */

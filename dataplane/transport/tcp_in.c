@@ -307,22 +307,24 @@ static enum tcp_verdict in_text_and_fin(struct harp_conn *conn, struct tcp_segme
 
 /* Replaces a connection in TIME-WAIT by a new incarnation, the exception to MUST-13 in RFC 9293
  * section 3.6.1: it "assigns its initial sequence number for the new connection to be larger than
- * the largest sequence number it used on the previous". */
+ * the largest sequence number it used on the previous". So the SYN never gets a cookie. */
 static enum tcp_verdict in_time_wait_reuse(struct harp_conn *conn, struct tcp_segment *seg)
 {
 	struct tcp *tcp = conn->tcp;
 	struct harp_listener *l = tcp_listener_find(tcp, &seg->in->dst, conn->local_port);
 	uint32_t old_nxt_seq = conn->snd.nxt_seq;
-	enum tcp_verdict v;
 
-	if (tcp_listen_is_full(l)) /* drops the SYN; TIME-WAIT continues */
-		return tcp_listen_input(l, seg);
+	if (tcp_listen_is_full(l) || tcp_embryonic_is_full(tcp)) {
+		tcp->stats->drop_tcp_backlog++; /* TIME-WAIT continues */
+		return TCP_DROP_BACKLOG;
+	}
 	tcp_conn_die(conn, 0);
-	v = in_no_flow(tcp, seg);
-	conn = in_find(tcp, seg);
-	if (conn)
-		tcp_conn_iss_beyond(conn, old_nxt_seq);
-	return v;
+	conn = tcp_listen_embryo(l, seg);
+	if (!conn)
+		return TCP_DROP_STATE;
+	tcp_conn_iss_beyond(conn, old_nxt_seq);
+	tcp_tx_ready(conn);
+	return TCP_DONE;
 }
 
 static enum tcp_verdict in_slow(struct harp_conn *conn, struct tcp_segment *seg)

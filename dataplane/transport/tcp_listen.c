@@ -146,7 +146,7 @@ static bool listen_under_pressure(const struct harp_listener *l)
 	const struct tcp *tcp = l->tcp;
 
 	return l->embryonic_count + l->accept_count >= l->options.backlog ||
-	       tcp->embryonic_count >= (tcp->max_conns + 1) / 2 || !tcp_has_slot(tcp);
+	       tcp_embryonic_is_full(tcp) || !tcp_has_slot(tcp);
 }
 
 bool tcp_listen_is_full(const struct harp_listener *l)

@@ -2,7 +2,7 @@
 """RFC 9293: closing (section 3.6), TIME-WAIT, aborts; also RFC 1122, 1337, 2525, 6191."""
 
 import pytest
-from packet_rig import MS, PEER_PORT, SECOND, Rig, data_of, flags_of, with_data
+from packet_rig import MODULUS, MS, PEER_PORT, SECOND, Rig, data_of, flags_of, with_data
 
 
 def test_a_fin_ahead_of_missing_bytes_waits_for_them(rig: Rig) -> None:
@@ -44,6 +44,16 @@ def test_a_syn_to_a_full_accept_queue_keeps_time_wait(rig: Rig) -> None:
     assert flags_of(answers) == ["A"], "without TIME-WAIT it would be a RST"
     rig.accept()
     assert flags_of(rig.send("S", seq=rig.seq + 1000000, ack=0)) == ["SA"]
+
+
+def test_a_syn_to_a_full_backlog_takes_over_time_wait_without_a_cookie(rig: Rig) -> None:
+    """A cookie may be less than the sequence numbers of the old incarnation."""
+    rig.listen(backlog=1)
+    fin = rig.time_wait()
+    assert flags_of(rig.send("S", sport=PEER_PORT + 1, ack=0)) == ["SA"]  # fills the backlog
+    answer = rig.send("S", seq=rig.seq + 1000000, ack=0)[0]
+    assert rig.stat("tcp_cookies_sent") == 0
+    assert 0 < (answer.seq - fin.seq) % MODULUS < MODULUS // 2
 
 
 def test_an_old_syn_does_not_take_over_time_wait(rig: Rig) -> None:
