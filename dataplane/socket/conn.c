@@ -15,14 +15,15 @@
  * Opening.
  */
 /*
- * True if a new connection may replace this one in TIME-WAIT (RFC 6191 for the active opener, like
- * Linux's tcp_tw_reuse). If the new connection's timestamps are greater, PAWS rejects old segments.
- * This is not certain for an accepted connection, whose timestamps may come from a SYN cookie.
+ * True if the connection, which is new, may replace the old one in TIME-WAIT (RFC 6191 for the
+ * active opener, like Linux's tcp_tw_reuse). If the new connection's timestamps are greater, PAWS
+ * rejects old segments. This is not certain for an accepted connection, whose timestamps may come
+ * from a SYN cookie.
  */
-static bool conn_may_reopen(const struct harp_conn *old)
+static bool conn_may_replace(const struct harp_conn *conn, const struct harp_conn *old)
 {
 	return old->on_list.time_wait && !(old->flags & CONN_PASSIVE) &&
-	       (old->options & HARP_TCPI_TIMESTAMPS) &&
+	       (old->options & ~conn->opts.options_off & HARP_TCPI_TIMESTAMPS) &&
 	       old->tcp->now_ns - old->ts.recent_ns >= CONN_REOPEN_NS;
 }
 
@@ -36,7 +37,7 @@ static bool conn_is_tuple_free(void *ctx, uint16_t port)
 		return false;
 	key.local_port = port;
 	index = flow_find(&conn->tcp->flows, &key);
-	return index == FLOW_NONE || conn_may_reopen(&conn->tcp->conns[index]);
+	return index == FLOW_NONE || conn_may_replace(conn, &conn->tcp->conns[index]);
 }
 
 /* Acquires local_port; 0: chooses one. */

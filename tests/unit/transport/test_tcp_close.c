@@ -156,12 +156,17 @@ static void close_into_time_wait(void)
 }
 
 /* Connects again from the port of the connection in TIME-WAIT. */
-static int connect_again(void)
+static int connect_again_with(const struct harp_tcp_options *opt)
 {
 	struct harp_endpoint local = { .port = rig.port };
 	struct harp_endpoint remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = RIG_PEER_PORT };
 
-	return harp_tcp_connect(rig.stack, &local, &remote, NULL, &rig.conn);
+	return harp_tcp_connect(rig.stack, &local, &remote, opt, &rig.conn);
+}
+
+static int connect_again(void)
+{
+	return connect_again_with(NULL);
 }
 
 TEST(a_connect_takes_over_time_wait_after_a_second)
@@ -213,9 +218,9 @@ TEST(a_connect_takes_over_time_wait_after_a_second)
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
 }
 
-/* The 4-tuple is not reused without timestamps, because old and new segments cannot be
- * distinguished. Nor is it while the application holds the connection, or if the connection was
- * accepted. */
+/* The 4-tuple is not reused unless both connections have timestamps, because old and new segments
+ * cannot be distinguished. Nor is it while the application holds the connection, or if the
+ * connection was accepted. */
 TEST(a_connect_does_not_take_over_time_wait)
 {
 	rig_open(&rig);
@@ -235,6 +240,7 @@ TEST(a_connect_does_not_take_over_time_wait)
 
 	CHECK_EQ(connect_again(), -EADDRINUSE);
 	harp_conn_close(old_conn);
+	CHECK_EQ(connect_again_with(RIG_OPTIONS(.options_off = HARP_TCPI_TIMESTAMPS)), -EADDRINUSE);
 	CHECK_EQ(connect_again(), 0);
 	rig_close(&rig);
 
