@@ -460,7 +460,7 @@ int tcp_out_segments(struct harp_conn *conn, const struct tcp_gso *gso, uint32_t
  * -ENOBUFS. */
 int tcp_out_next(struct harp_conn *conn, struct tcp_burst *burst, struct frame *seg);
 int tcp_out_syn(struct harp_conn *conn);   /* SYN, or SYN-ACK in SYN-RECEIVED */
-int tcp_out_ack(struct harp_conn *conn);   /* a pure ACK, at once */
+int tcp_out_ack(struct harp_conn *conn);   /* a pure ACK, at once; later if the NIC is full */
 int tcp_out_probe(struct harp_conn *conn); /* SEG.SEQ = SND.UNA - 1, no data */
 int tcp_out_rst(struct harp_conn *conn);
 /* Sends the RST in response to a segment without connection (RFC 9293 section 3.10.7.1). */

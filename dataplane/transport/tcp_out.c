@@ -298,7 +298,11 @@ static uint32_t out_acceptable_seq(const struct harp_conn *conn)
 
 int tcp_out_ack(struct harp_conn *conn)
 {
-	return out_control(conn, out_acceptable_seq(conn), TCP_ACK);
+	int err = out_control(conn, out_acceptable_seq(conn), TCP_ACK);
+
+	if (err == -ENOBUFS)
+		tcp_delack_request(conn, true);
+	return err;
 }
 
 int tcp_out_probe(struct harp_conn *conn)

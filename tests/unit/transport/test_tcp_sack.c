@@ -37,6 +37,25 @@ TEST(sack_blocks_do_not_lengthen_data_segments)
 
 /* ---- As a sender ----------------------------------------------------------------------------- */
 
+/* A duplicate ACK that the full NIC refuses is sent later: perhaps no other segment follows. */
+TEST(a_full_nic_delays_the_last_duplicate_ack)
+{
+	const struct rig_seg *last;
+
+	rig_begin_sack(&rig, NULL);
+	rig.stack->io.tx_ring = 32;
+	rig.nic_full = true;
+	for (uint32_t i = 1; i <= 40; i++)
+		rig_says_at(&rig, TCP_ACK, i * 100, 50);
+	rig.nic_full = false;
+	rig_poll(&rig); /* passes the waiting packets to the NIC */
+	rig_poll(&rig);
+	CHECK(rig_pending(&rig) > 0);
+	last = &rig.out[(rig.out_tail - 1) % RIG_QUEUE];
+	CHECK_EQ(last->opt.sack[0].start_seq, rig.seq + 40 * 100);
+	rig.out_head = rig.out_tail;
+}
+
 TEST(a_timeout_keeps_the_scoreboard)
 {
 	put_in_flight(10, true);
