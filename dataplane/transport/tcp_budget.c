@@ -162,11 +162,20 @@ static void budget_grant(struct harp_conn *conn, uint64_t want)
 		conn->advertised.held_frames = UINT32_MAX;
 }
 
+/* The round-trip time that was measured, perhaps only in the handshake. */
+static uint64_t budget_srtt_ns(const struct harp_conn *conn)
+{
+	uint64_t rtt_ns = conn->rtt.srtt_ns ? conn->rtt.srtt_ns : BUDGET_RTT_NS_UNKNOWN;
+
+	return rtt_ns < BUDGET_RTT_NS_MAX ? rtt_ns : BUDGET_RTT_NS_MAX;
+}
+
 /* A receiver that never sends data has measured the round-trip time in the handshake only. If the
- * round trip is longer now, timestamps show that, in milliseconds. */
+ * round trip is longer now, timestamps show that, in milliseconds. After a pause of the peer, its
+ * first segments echo an old timestamp, too. */
 static uint64_t budget_rtt_ns(const struct harp_conn *conn)
 {
-	uint64_t rtt_ns = conn->rtt.srtt_ns ? conn->rtt.srtt_ns : BUDGET_RTT_NS_UNKNOWN, echo_ns;
+	uint64_t rtt_ns = budget_srtt_ns(conn), echo_ns;
 
 	if (conn->options & HARP_TCPI_TIMESTAMPS) {
 		echo_ns = (conn_tsval(conn) - conn->ts.echo) * TCP_NS_PER_MS;
@@ -183,13 +192,13 @@ void tcp_budget_measure(struct harp_conn *conn)
 	uint64_t elapsed_ns = conn->tcp->now_ns - conn->budget.measure_start_ns;
 	uint64_t bytes = received - conn->budget.measure_start_bytes,
 		 max = conn->budget.received_bytes_max, want;
-	uint64_t rtt_ns = budget_rtt_ns(conn);
+	uint64_t rtt_ns = budget_rtt_ns(conn), interval_ns = budget_srtt_ns(conn);
 
-	if (elapsed_ns < rtt_ns)
-		return;
 	conn->budget.measure_end_ns =
 		conn->tcp->now_ns +
-		(rtt_ns > BUDGET_INTERVAL_NS_MIN ? rtt_ns : BUDGET_INTERVAL_NS_MIN);
+		(interval_ns > BUDGET_INTERVAL_NS_MIN ? interval_ns : BUDGET_INTERVAL_NS_MIN);
+	if (elapsed_ns < rtt_ns)
+		return;
 	conn->budget.measure_start_ns = conn->tcp->now_ns;
 	conn->budget.measure_start_bytes = received;
 	bytes = bytes * rtt_ns / elapsed_ns;
