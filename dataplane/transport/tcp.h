@@ -207,6 +207,7 @@ struct tcp_ack {
 	uint64_t sent_ns;
 	uint64_t rtt_ns; /* RTT sample from sent_ns */
 	bool original;   /* delivered a segment sent before the timeout and not retransmitted */
+	bool resent;     /* delivered a retransmitted segment */
 	bool dup;        /* a duplicate ACK by RFC 5681 section 2 */
 	bool dsack;      /* reports a duplicate (RFC 2883) */
 	bool dsack_tlp;  /* reports the tail loss probe as a duplicate */

@@ -53,12 +53,13 @@ static void ack_notify(struct harp_conn *conn)
 	tcp_ack_progress(conn);
 }
 
-/* Karn's algorithm: sent_ns is 0 if the delivered segment was retransmitted. */
+/* Karn's algorithm: sent_ns is 0 if the delivered segment was retransmitted. If a retransmission
+ * filled a hole, the segments behind it may have arrived long before. */
 static void ack_round_trip(struct harp_conn *conn, struct tcp_ack *a, bool single)
 {
 	uint64_t now_ns = conn->tcp->now_ns;
 
-	if (a->sent_ns == 0)
+	if (a->sent_ns == 0 || a->resent)
 		return;
 	a->rtt_ns = now_ns > a->sent_ns ? now_ns - a->sent_ns : 1;
 	tcp_timer_rtt(conn, a->rtt_ns, single);

@@ -43,6 +43,7 @@ void tcp_rack_delivered(struct harp_conn *conn, const struct frame *seg, struct 
 	if (seg->flags & FRAME_RETRANS) {
 		uint32_t tsval = (uint32_t)(seg->sent_ns / TCP_NS_PER_MS) + conn->ts.offset;
 
+		a->resent = true;
 		/* Section 6.2 step 2: ignores a segment whose original may have been delivered. */
 		if ((conn->options & HARP_TCPI_TIMESTAMPS) && (int32_t)(conn->ts.echo - tsval) < 0)
 			return;

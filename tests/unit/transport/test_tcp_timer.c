@@ -45,6 +45,22 @@ TEST(a_retransmitted_segment_gives_no_rtt_sample)
 	CHECK(rig_info(&rig).retransmits > 0);
 }
 
+/* The segments after a hole arrived long before the retransmission that their ACK waited for. */
+TEST(segments_behind_a_hole_give_no_rtt_sample)
+{
+	uint64_t before_ns;
+
+	rig_begin(&rig, NULL);
+	before_ns = rig_info(&rig).srtt_ns;
+	CHECK_EQ(rig_write(&rig, 4 * 1448), 4 * 1448);
+	rig_wait(&rig, 100 * RIG_MS);
+	CHECK_EQ(rig_stat(&rig, "tcp_retransmits"), rig_stat(&rig, "tcp_rto"));
+	rig_drain(&rig);
+	rig_acks(&rig, 4 * 1448);
+	CHECK_EQ(rig_stat(&rig, "tcp_spurious_rto"), 0);
+	CHECK_EQ(rig_info(&rig).srtt_ns, before_ns);
+}
+
 /* An ACK of all data in flight stops the timer, but data that waits for address resolution needs a
  * timer. */
 TEST(data_that_waits_for_address_resolution_has_a_deadline)
