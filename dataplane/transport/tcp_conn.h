@@ -231,8 +231,9 @@ struct harp_conn {
 	struct { /* see tcp_timer.c */
 		/* consecutive single segments that the peer acknowledged without delay */
 		uint8_t single_quick;
-		uint8_t single; /* the deadline includes the delay of a single segment's ACK */
-		uint8_t probe;  /* the tail loss probe replaces the timeout */
+		uint8_t single;  /* the deadline includes the delay of a single segment's ACK */
+		uint8_t probe;   /* the tail loss probe replaces the timeout */
+		uint8_t waiting; /* the deadline is that of data or a SYN that waits to be sent */
 	} rto;
 	struct {
 		uint8_t tx; /* enum tcp_tx_list */

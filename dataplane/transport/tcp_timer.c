@@ -18,10 +18,10 @@
  *						3.8.6.2.1)
  *			nothing			no action
  *		Set by transmissions while it is off (_sent()), and by data that waits with nothing
- *		in flight (_blocked(), _override()); moved by ACKs of new data (_acked()) and
- *		retransmissions (_resent()); off when nothing is in flight. Each unanswered expiry
- *		doubles the next interval (rtx_backoff), until an ACK of new data or an opened
- *		window.
+ *		in flight (_blocked(), _override()), whose transmission sets it again (rto.waiting);
+ *		moved by ACKs of new data (_acked()) and retransmissions (_resent()); off when
+ *		nothing is in flight. Each unanswered expiry doubles the next interval
+ *		(rtx_backoff), until an ACK of new data or an opened window.
  *	loss	RACK's reordering timer, for peers with SACK (_loss())
  *	probe	the tail loss probe, PTO, for peers with SACK. New data and ACKs of new data restart
  *		it (timer_restart_pto()). It sends nothing while segments are marked: RACK repairs
@@ -216,9 +216,11 @@ void tcp_timer_loss(struct harp_conn *conn, uint64_t deadline_ns)
 
 void tcp_timer_sent(struct harp_conn *conn)
 {
-	if (conn->deadline.rto_ns == TCP_NEVER_NS) {
+	if (conn->deadline.rto_ns == TCP_NEVER_NS || conn->rto.waiting) {
 		conn->progress_ns = conn->tcp->now_ns;
-		timer_restart_rto(conn);
+		conn->rto.waiting = 0;
+		conn->rtx_backoff = 0;
+		timer_restart_rto(conn); /* RFC 6298 (5.1) */
 	} else if (conn->rto.single && conn->rtx_backoff == 0 && !tcp_sndq_is_single(conn)) {
 		timer_restart_rto(conn); /* a second segment: its ACK is not delayed */
 	} else {
@@ -261,6 +263,7 @@ void tcp_timer_blocked(struct harp_conn *conn)
 		/* With an older progress_ns, the round-trip time of a SYN would be wrong, and the
 		 * user timeout would expire at once. */
 		conn->progress_ns = conn->tcp->now_ns;
+		conn->rto.waiting = 1;
 		timer_restart_rto(conn);
 	}
 }
@@ -272,6 +275,7 @@ void tcp_timer_override(struct harp_conn *conn)
 	if (conn->deadline.rto_ns != TCP_NEVER_NS)
 		return;
 	conn->progress_ns = conn->tcp->now_ns;
+	conn->rto.waiting = 1;
 	conn->deadline.rto_ns =
 		conn->tcp->now_ns + (after_ns > TIMER_OVERRIDE_NS ? after_ns : TIMER_OVERRIDE_NS);
 	timer_arm(conn);

@@ -80,6 +80,45 @@ TEST(data_that_waits_for_address_resolution_has_a_deadline)
 	CHECK(harp_stack_next_deadline_ns(rig.stack) < rig.now_ns + RIG_S);
 }
 
+/* RFC 6298 section 5 (5.1): the timer starts when the data is sent. The time of address resolution
+ * is part of neither the timeout nor the round trip. */
+TEST(the_timeout_begins_when_resolved_data_is_sent)
+{
+	struct harp_addr peer = harp_addr_v4(10, 0, 0, 2);
+	uint64_t rto_ns;
+
+	rig_begin(&rig, NULL);
+	rto_ns = tcp_timer_rto_ns(rig.conn);
+	CHECK_EQ(harp_stack_neighbor_set(rig.stack, &peer, NULL), 0);
+	CHECK_EQ(rig_write(&rig, 4 * 1448), 4 * 1448);
+	rig_wait(&rig, rto_ns - RIG_MS);
+	CHECK_EQ(harp_stack_neighbor_set(rig.stack, &peer, rig_peer_mac), 0);
+	rig_poll(&rig);
+	CHECK_EQ(rig_pending(&rig), 4);
+	rig_drain(&rig);
+	rig_wait(&rig, 2 * RIG_MS);
+	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 0);
+	rig_acks(&rig, 4 * 1448);
+}
+
+TEST(the_round_trip_begins_when_a_resolved_syn_is_sent)
+{
+	struct harp_addr peer = harp_addr_v4(10, 0, 0, 2);
+
+	rig_open(&rig);
+	CHECK_EQ(harp_stack_neighbor_set(rig.stack, &peer, NULL), 0);
+	CHECK_EQ(rig_connect(&rig, NULL, &rig.conn), 0);
+	rig_wait(&rig, 1500 * RIG_MS); /* more than the initial RTO */
+	rig_silent(&rig);
+	CHECK_EQ(harp_stack_neighbor_set(rig.stack, &peer, rig_peer_mac), 0);
+	rig_poll(&rig);
+	rig.port = rig.out[rig.out_head % RIG_QUEUE].src_port;
+	rig.ack = rig_expect(&rig, TCP_SYN)->seq + 1;
+	rig.now_ns += RIG_MS;
+	rig_syn_acked(&rig);
+	CHECK_EQ(rig_info(&rig).srtt_ns, RIG_MS + 1);
+}
+
 /* A segment must be split to fit the window, nothing is in flight, and the pool is empty. No ACK
  * and no timer would make the stack retry. */
 TEST(a_split_without_a_free_frame_is_retried)
