@@ -293,6 +293,7 @@ void tcp_conn_iss(struct harp_conn *conn, uint32_t iss_seq)
 	conn->snd.nxt_seq = iss_seq;
 	conn->snd.end_seq = iss_seq + 1;
 	conn->loss.recover_seq = iss_seq;
+	conn->ecn.reduced_seq = iss_seq;
 	conn->rack.fack_seq = iss_seq;
 	conn->loss.rtx_seq = iss_seq;
 	conn->loss.retrans_end_seq = iss_seq;

@@ -321,6 +321,25 @@ TEST(ecn_reduces_the_window)
 	CHECK(info().snd_ssthresh_bytes < HARP_SSTHRESH_NONE);
 }
 
+/* Sequence number 0 is no former reduction, even if it is outstanding. */
+TEST(ecn_reduces_the_window_when_the_sequence_wraps)
+{
+	rig_open(&rig);
+	CHECK_EQ(rig_connect(&rig, RIG_OPTIONS(.ecn = HARP_ECN_REQUEST), &rig.conn), 0);
+	tcp_conn_iss(rig.conn, (uint32_t)-5000);
+	rig_poll(&rig);
+	rig.port = rig.out[rig.out_head % RIG_QUEUE].src_port;
+	rig.ack = rig_expect(&rig, TCP_SYN | TCP_ECE | TCP_CWR)->seq + 1;
+	CHECK_EQ(rig.ack, (uint32_t)-4999);
+	rig_syn_acked_as(&rig, TCP_ECE, RIG_PEER_WND);
+	CHECK_EQ(rig_write(&rig, 10 * 1448), 10 * 1448);
+	rig_drain(&rig);
+	rig.ack += 1448;
+	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_ECE, 0));
+	CHECK_EQ(info().ecn_reductions, 1);
+	rig.out_head = rig.out_tail;
+}
+
 TEST(states_and_controllers_have_names)
 {
 	CHECK_STR(harp_ca_state_name(HARP_CA_OPEN), "open");
