@@ -16,8 +16,17 @@ from rich.text import Text
 _width = None if sys.stdout is not None and sys.stdout.isatty() else 120
 WIDEST = 10_000  # columns
 FOLDED = 16  # minimum width of a column of text on a narrow terminal
-out = Console(width=_width, highlight=False, soft_wrap=False)
-err = Console(stderr=True, highlight=False)
+
+
+def new_console(**options: Any) -> Console:
+    """Return a console that prints text literally: an IPv6 address may contain a code of rich's
+    markup or emoji.
+    """
+    return Console(highlight=False, markup=False, emoji=False, **options)
+
+
+out = new_console(width=_width)
+err = new_console(stderr=True)
 
 
 def discard_stdout() -> None:
@@ -34,8 +43,8 @@ def print_json(value: Any) -> None:
 
 
 def print_line(text: str, console: Console = out) -> None:
-    """Print text literally, without markup or line breaks."""
-    console.print(text, markup=False, soft_wrap=True)
+    """Print text without adding line breaks."""
+    console.print(text, soft_wrap=True)
 
 
 def say(text: str) -> None:
@@ -72,7 +81,7 @@ def _width_of(grid: Table) -> int:
     columns = [column for column in grid.columns if not column.no_wrap]
     for column in columns:
         column.max_width = FOLDED
-    console = Console(width=WIDEST)
+    console = new_console(width=WIDEST)
     width = Measurement.get(console, console.options, grid).maximum
     for column in columns:
         column.max_width = None
@@ -94,7 +103,7 @@ def print_whole(content: RenderableType, console: Console = out) -> None:
     for part in _parts(content):
         if isinstance(part, Table):
             width = max(_width_of(part), console.width)
-            Console(file=console.file, width=width, highlight=False).print(part)
+            new_console(file=console.file, width=width).print(part)
         else:
             console.print(part, soft_wrap=True)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.live import Live
 
 from harp import output as console
@@ -132,7 +132,7 @@ def complete_pid(
 
 # ---- --watch ----
 # The terminal's width; otherwise wide enough for all columns.
-WIDE = Console(width=None if sys.stdout.isatty() else 240, highlight=False)
+WIDE = console.new_console(width=None if sys.stdout.isatty() else 240)
 
 interval_option = click.option(
     "--interval",

@@ -23,6 +23,7 @@ from harp import __version__, output
 from harp._core import version
 from harp.cli import COMMANDS, SECTIONS, cli, manual
 from harp.cli.group import Group
+from harp.cli.options import WIDE
 from harp.demo import run as demo
 from harp.errors import Exit, HarpError
 from harp.lab import LabOptions, memif
@@ -264,6 +265,16 @@ def test_a_wide_table_is_not_truncated(capsys: pytest.CaptureFixture[str]) -> No
     head, line = capsys.readouterr().out.splitlines()
     assert len(line) > 120
     assert [head.split("  ")[0], *line.split("  ")] == [columns[0], *row]
+
+
+def test_text_is_printed_literally(capsys: pytest.CaptureFixture[str]) -> None:
+    """rich replaces :b: by an emoji, and removes [b]."""
+    text = "fd00:b::1 [b]"
+    for console in (output.out, WIDE):
+        output.print_line(text, console)
+        output.print_whole(output.table(text, [text], [[text]]), console)
+    assert capsys.readouterr().out.split() == text.split() * 8
+    assert harpctl("config", "show", "--file", "/:b:/[b]").stderr.startswith("harpctl: /:b:/[b]: ")
 
 
 def on_terminal(columns: int, *arguments: str) -> tuple[int, str]:
