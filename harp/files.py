@@ -140,9 +140,10 @@ def writing(path: Path) -> Iterator[None]:
 
 def check_writable(path: Path) -> None:
     """Raise HarpError, before minutes of work, if a file cannot be created there."""
-    folder = next(parent for parent in path.absolute().parents if parent.exists())
-    with writing(path), tempfile.TemporaryFile(dir=folder):
-        pass
+    with writing(path):
+        folder = next(parent for parent in path.absolute().parents if parent.exists())
+        with tempfile.TemporaryFile(dir=folder):
+            pass
 
 
 def write_whole(

@@ -80,7 +80,7 @@ def _check(file: Path) -> None:
         raise HarpError(
             f"{file}: no such file; measure with `harpctl tune --nccl`", Exit.MISSING
         ) from None
-    except (OSError, UnicodeDecodeError, ProfileError) as error:
+    except (UnicodeDecodeError, ProfileError) as error:
         raise HarpError(f"{file} cannot be used: {error}") from error
 
 

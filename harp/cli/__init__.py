@@ -5,6 +5,7 @@ import ast
 import contextlib
 import importlib
 import io
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -173,8 +174,10 @@ def _run() -> int:
         return Exit.FAILURE
     except OSError as error:
         where = f"{error.filename}: " if error.filename is not None else ""
-        _complain(f"{where}{error.strerror or error}")
-        return Exit.FAILURE
+        needs_root = isinstance(error, PermissionError) and os.geteuid() != 0
+        remedy = "; run as root" if needs_root else ""
+        _complain(f"{where}{error.strerror or error}{remedy}")
+        return Exit.PRIVILEGE if needs_root else Exit.FAILURE
     except Exception as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(frame.filename).name}:{frame.lineno}"

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """harpctl env and run: print or set a job's environment."""
 
+import contextlib
 import os
 import shlex
 import shutil
@@ -123,10 +124,12 @@ def _no_command(name: str, error: OSError) -> HarpError:
         return HarpError(
             f"{name}: its interpreter (first line, or loader) does not exist", Exit.NOT_FOUND
         )
-    if "/" in name and Path(name).is_dir():
-        return HarpError(f"{name} is a directory, not a command", Exit.NOT_EXECUTABLE)
+    with contextlib.suppress(PermissionError):  # a directory on the path can't be searched
+        if "/" in name and Path(name).is_dir():
+            return HarpError(f"{name} is a directory, not a command", Exit.NOT_EXECUTABLE)
     if isinstance(error, PermissionError):
-        return HarpError(f"{name} may not be executed: chmod +x it?", Exit.NOT_EXECUTABLE)
+        remedy = "chmod +x it, or a directory on its path?"
+        return HarpError(f"{name} may not be executed: {remedy}", Exit.NOT_EXECUTABLE)
     return HarpError(f"{name} can't be executed: {error.strerror}", Exit.NOT_EXECUTABLE)
 
 

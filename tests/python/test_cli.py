@@ -164,6 +164,28 @@ def test_without_root_the_exit_code_is_3(command: str) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.usefixtures("need_root")
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("logs --file {}/harp.toml", Exit.PRIVILEGE),
+        ("report {}/x.tar.gz", Exit.PRIVILEGE),
+        ("trace {}", Exit.PRIVILEGE),
+        ("tune --profile {}/x", Exit.PRIVILEGE),
+        ("tune --explain allreduce 1M 8 --profile {}/x", Exit.PRIVILEGE),
+        ("uninstall --prefix {}", Exit.PRIVILEGE),
+        ("env --plugin {}/x", Exit.PRIVILEGE),
+        ("run -- {}/x", Exit.NOT_EXECUTABLE),
+    ],
+)
+def test_a_directory_that_only_root_may_search(command: str, code: Exit, tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0o700)
+    done = harpctl_without_root(*command.format(tmp_path / "closed").split())
+    assert (done.returncode, done.stderr.count("\n")) == (code, 1), done.stderr
+    assert f"harpctl: {tmp_path}/closed" in done.stderr
+    assert ("run as root" if code is Exit.PRIVILEGE else "chmod +x") in done.stderr
+
+
 def test_versions_of_all_components_are_printed() -> None:
     versions = json.loads(harpctl("version", "-o", "json").stdout)
     assert versions["harp"]["value"] == __version__
