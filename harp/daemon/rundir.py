@@ -17,6 +17,7 @@ from harp.errors import Exit, HarpError
 
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
 _UMOUNT_NOFOLLOW = 8
+_OTHERS_READ = stat.S_IRGRP | stat.S_IROTH
 _ESCAPE = re.compile(rb"\\([0-7]{3})")  # proc_pid_mountinfo(5)
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -29,7 +30,7 @@ def _privilege(run_dir: Path) -> HarpError:
 def prepare(run_dir: Path) -> None:
     """Make the directory, in which other users may access only the socket."""
     try:
-        run_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
+        run_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
     except OSError as error:
         if isinstance(error, PermissionError) and os.geteuid() != 0:
             raise _privilege(run_dir) from error
@@ -41,6 +42,11 @@ def prepare(run_dir: Path) -> None:
             raise _privilege(run_dir)
         raise HarpError(f"{run_dir} can't be written (read-only?); set run_dir")
     check(run_dir)
+    # A user who can read the directory can lock it, and harpd could not start. The socket needs
+    # only permission to search.
+    mode = stat.S_IMODE(run_dir.stat().st_mode)
+    if mode & _OTHERS_READ:
+        run_dir.chmod(mode & ~_OTHERS_READ)
 
 
 def check(run_dir: Path) -> None:

@@ -17,6 +17,7 @@ from crash_rig import bpffs_mounts
 from daemon_rig import lease_once
 from harpd_rig import HostDaemon, xdp_id
 from netns_tools import wait_until
+from programs import finished
 
 from harp import procfs
 from harp.errors import Exit
@@ -124,6 +125,15 @@ def test_a_start_fails_with_one_line(
     assert bpffs_mounts(daemon.folder) == []
     reserved = daemon.host.run("sysctl", "-n", "net.ipv4.ip_local_reserved_ports")
     assert reserved.strip() == ""
+
+
+def test_other_users_cannot_lock_run_dir(daemon: HostDaemon) -> None:
+    """harpd would take their lock for that of another harpd."""
+    daemon.run_dir.mkdir(mode=0o755)
+    assert daemon.harpctl("start").returncode == 0
+    lock = ["setpriv", "--reuid=nobody", "--clear-groups", "flock", "--nonblock", daemon.run_dir]
+    done = finished([*lock, "true"])
+    assert "Permission denied" in done.stderr
 
 
 def test_a_file_at_the_socket_path_is_untouched(daemon: HostDaemon) -> None:
