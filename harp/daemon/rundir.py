@@ -67,7 +67,8 @@ def lock(run_dir: Path) -> int:
     except OSError as error:
         os.close(fd)
         raise HarpError(
-            f"another harpd runs in {run_dir}; end it with `harpctl stop`, or set another run_dir",
+            f"another harpd runs in {run_dir}; end it with `harpctl stop` (or, if its socket was "
+            "removed, the process that `lslocks` lists), or set another run_dir",
             Exit.RUNNING,
         ) from error
     return fd

@@ -136,6 +136,18 @@ def test_other_users_cannot_lock_run_dir(daemon: HostDaemon) -> None:
     assert "Permission denied" in done.stderr
 
 
+def test_a_harpd_without_its_socket_is_named(daemon: HostDaemon) -> None:
+    daemon.start()
+    daemon.socket.unlink()
+    done = daemon.harpctl("stop")
+    assert done.returncode == RUNNING
+    assert "`lslocks`" in done.stderr
+    locks = subprocess.run(["lslocks", "--noheadings"], capture_output=True, text=True, check=True)
+    (line,) = [line for line in locks.stdout.splitlines() if line.endswith(str(daemon.run_dir))]
+    assert line.split()[1] == str(daemon.process.pid)
+    assert daemon.end(signal.SIGTERM) == 0
+
+
 def test_a_file_at_the_socket_path_is_untouched(daemon: HostDaemon) -> None:
     file_for_socket(daemon)
     assert daemon.harpctl("start").returncode == FAILURE
