@@ -322,6 +322,13 @@ def _status_view(status: dict[str, Any]) -> Group:
         parts.append(console.table("", names, _port_rows(ports)))
         parts += [Text(f"{port['name']}: {port['problem']}") for port in ports if port["problem"]]
     parts += [Text(note) for nic in status["nics"] for note in _nic_notes(nic)]
+    if not status["pinned"]:
+        parts.append(
+            Text(
+                f"no BPF file system in {status['run_dir']}: jobs will lose their connections when "
+                "harpd ends; its log has the reason"
+            )
+        )
     if status["state"] != "good":
         parts.append(
             Text(

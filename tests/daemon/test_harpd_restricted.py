@@ -225,6 +225,7 @@ def test_no_capability_to_load_the_program(daemon: HostDaemon) -> None:
     assert log.count("no BPF file system at") == 1
     assert log.count("can't be leased") == 1
     assert "Traceback" not in log
+    assert f"no BPF file system in {daemon.run_dir}: " in daemon.harpctl("status").stdout
     with daemon.client() as client:
         assert client.devices[0].queues == 0
         with pytest.raises(RefusedByDaemonError, match="CAP_"):
