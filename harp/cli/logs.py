@@ -44,7 +44,7 @@ def _check(path: Path) -> None:
             Exit.MISSING,
         )
     if not path.is_file():
-        raise HarpError(f"{path} {NOT_REGULAR}; `harpctl start` replaces it")
+        raise HarpError(f"{path} {NOT_REGULAR}; remove it, so that `harpctl start` makes a new one")
     if not os.access(path, os.R_OK):
         raise HarpError(f"{path} can't be read by this user; run as root", Exit.PRIVILEGE)
 

@@ -280,6 +280,15 @@ def test_logs_prints_the_last_lines(tmp_path: Path) -> None:
         process.terminate()
 
 
+def test_a_log_that_is_not_a_file_is_an_error(tmp_path: Path) -> None:
+    toml = tmp_path / "harp.toml"
+    toml.write_text(f'[daemon]\nrun_dir = "{tmp_path}"\n')
+    os.mkfifo(tmp_path / "harpd.log")
+    done = harpctl("logs", "--file", str(toml))
+    assert done.returncode == Exit.FAILURE
+    assert "harpd.log is not a regular file; remove it" in done.stderr
+
+
 def test_a_wide_table_is_not_truncated(capsys: pytest.CaptureFixture[str]) -> None:
     """Its lines may be longer than the terminal is wide."""
     columns, row = [f"column {n}" for n in range(40)], [f"{n}.123 [4.5, 6.7]" for n in range(40)]
