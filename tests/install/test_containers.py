@@ -110,8 +110,10 @@ def test_an_invalid_manifest_is_found(root_dir: Path) -> None:
         kubernetes_validate.validate(pod, VERSIONS[-1], strict=True)
 
 
-def test_the_job_sees_only_the_socket_of_the_host(root_dir: Path) -> None:
-    spec = of_kind(root_dir, "conf/kubernetes/job.yaml", "Pod")["spec"]
+@pytest.mark.parametrize("manifest", MANIFESTS[1:])
+def test_a_job_sees_only_the_socket_of_the_host(root_dir: Path, manifest: str) -> None:
+    """It mounts the folder: the socket's file would be that of a harpd that has ended."""
+    spec = of_kind(root_dir, manifest, "Pod")["spec"]
     daemon = of_kind(root_dir, "conf/kubernetes/harpd.yaml", "DaemonSet")["spec"]["template"]
     text = of_kind(root_dir, "conf/kubernetes/harpd.yaml", "ConfigMap")["data"]["harp.toml"]
     settings = config.parse(text, "harp.toml")  # raises ConfigError if invalid
@@ -128,6 +130,13 @@ def test_the_job_sees_only_the_socket_of_the_host(root_dir: Path) -> None:
     variables = {entry["name"]: entry["value"] for entry in container["env"]}
     assert variables["HARP_SOCKET"] == str(socket)
     assert all(find(name) for name in variables if name.startswith("HARP_"))
+
+
+def test_a_job_without_dpdk_has_no_privileges(root_dir: Path) -> None:
+    spec = of_kind(root_dir, "conf/kubernetes/job.yaml", "Pod")["spec"]
+    text = of_kind(root_dir, "conf/kubernetes/harpd.yaml", "ConfigMap")["data"]["harp.toml"]
+    settings = config.parse(text, "harp.toml")
+    (container,) = spec["containers"]
     assert container["securityContext"]["capabilities"]["drop"] == ["ALL"]
     assert not container["securityContext"]["allowPrivilegeEscalation"]
     assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
