@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harp import _paths
-from harp.config.profile import ProfileError, parse
+from harp.config.profile import ProfileError, read
 from harp.errors import Exit, HarpError
 
 FUNCTIONS = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")
@@ -75,7 +75,7 @@ def _profile(file: Path) -> Iterator[None]:
 
 def _check(file: Path) -> None:
     try:
-        parse(file.read_text())
+        read(file)
     except FileNotFoundError:
         raise HarpError(
             f"{file}: no such file; measure with `harpctl tune --nccl`", Exit.MISSING

@@ -15,7 +15,10 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
+from harp import files
+
 DEFAULT_FILE = Path("/etc/harp/profile.toml")
+FILE_BYTES_MAX = 64 << 10  # PROFILE_BYTES_MAX of plugin/device/path_policy.c
 VERSION = 1
 MODES = ("generic-copy", "native-copy", "zero-copy")
 # Size classes (plugin/device/path_policy.h): the longest message of each.
@@ -132,11 +135,19 @@ def text(
     return "\n".join(lines) + "\n"
 
 
+def read(file: Path) -> tuple[Entry, ...]:
+    """Read and parse a profile. OSError, UnicodeDecodeError, ProfileError."""
+    raw = files.read(file, FILE_BYTES_MAX)
+    if len(raw) > FILE_BYTES_MAX:
+        raise ProfileError(f"is larger than {FILE_BYTES_MAX >> 10} KiB")
+    return parse(raw.decode())
+
+
 def source(named: str) -> str:
     """Return one line that names the table which path auto uses. named: HARP_PROFILE, or empty."""
     file = Path(named or DEFAULT_FILE)
     try:
-        entries = parse(file.read_text())
+        entries = read(file)
         present = {name for _, name in socket.if_nameindex()}
         if missing := next((e.ifname for e in entries if e.ifname not in present), None):
             raise ProfileError(f"this host has no interface {missing}")

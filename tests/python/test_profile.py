@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plugin reads the profiles that harpctl writes, and both refuse the same files."""
 
+import os
 import tomllib
 from pathlib import Path
 
@@ -117,3 +118,14 @@ def test_config_show_prints_the_source_of_the_path_policy(
     done = harpctl("config", "show", "HARP_PROFILE", HARP_PROFILE=str(file))
     assert done.returncode == 0, done.stderr
     assert message in done.stdout
+
+
+def test_a_profile_that_is_not_a_file_is_not_read(tmp_path: Path) -> None:
+    """A FIFO would block, and /dev/zero has no end."""
+    fifo = tmp_path / "profile.toml"
+    os.mkfifo(fifo)
+    for file in (fifo, Path("/dev/zero")):
+        done = harpctl("config", "show", "HARP_PROFILE", HARP_PROFILE=str(file))
+        assert "is not a regular file" in done.stdout
+        done = harpctl("tune", "--explain", "allreduce", "1M", "8", "--profile", str(file))
+        assert (done.returncode, done.stderr) == (1, f"harpctl: {file}: is not a regular file\n")
