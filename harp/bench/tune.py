@@ -305,6 +305,8 @@ def connect(host: str, port: int, token: str) -> Link:
     peer = endpoint(host, port)
     try:
         sock = socket.create_connection((host, port), timeout=_PROOF_TIMEOUT_S)
+    except UnicodeError:
+        raise HarpError(f"{host} is not a host name", Exit.USAGE) from None
     except OSError as error:
         raise HarpError(
             f"{peer}: {error.strerror or error}; run `harpctl tune` there first", Exit.MISSING

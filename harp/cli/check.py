@@ -59,7 +59,7 @@ def print_check(result: Report | Examination, verbose: bool) -> None:
 
 @click.command()
 @click.argument("interface", required=False, shell_complete=complete_interface)
-@click.option("--queue", type=click.IntRange(0), default=0, help="NIC queue to look at.")
+@click.option("--queue", type=click.IntRange(0, 65535), default=0, help="NIC queue to look at.")
 @click.option("--verbose", "-v", is_flag=True, help="Also show what is ok.")
 @click.option(
     "--take-default-route",

@@ -60,7 +60,7 @@ def log_tail(path: Path, lines: int) -> str:
 
 @click.command()
 @file_option
-@click.option("--lines", "-n", type=click.IntRange(1), default=100, help="Last lines.")
+@click.option("--lines", "-n", type=click.IntRange(1, 1_000_000), default=100, help="Last lines.")
 @click.option("--follow", "-f", is_flag=True, help="Print new lines as they come, until Ctrl-C.")
 def logs(file: Path | None, lines: int, follow: bool) -> None:
     """Print harpd's log.

@@ -136,7 +136,7 @@ WIDE = console.new_console(width=None if sys.stdout.isatty() else 240)
 
 interval_option = click.option(
     "--interval",
-    type=FiniteRange(0.05),
+    type=FiniteRange(0.05, 86400),
     default=1.0,
     help="Seconds between two readings, with --watch.",
 )

@@ -383,6 +383,10 @@ def test_a_command_is_completed_without_its_module() -> None:
     [
         ["nonsense"],
         ["check", "lo", "--queue", "-1"],
+        ["check", "lo", "--queue", "4294967295"],
+        ["logs", "--lines", "99999999999999999999"],
+        ["stats", "--watch", "--interval", "1e308"],
+        ["tune", "a..b", "--token", "x"],
         ["demo", "--hosts", "9"],
         ["demo", "--mtu", "12"],
         ["bench", "idle", "--path", "pigeon"],
