@@ -345,8 +345,9 @@ static void check_program(struct report *report, const char *ifname, const struc
 		report_add(report, "xdp-program", CHECK_SLOW, "unknown: %s|", strerror(-rc));
 	else if (id)
 		report_add(report, "xdp-program", CHECK_FAILED,
-			   "XDP program %u is attached|stop its owner, or `ip link set %s xdp off`",
-			   id, ifname);
+			   "XDP program %u is attached|stop its owner (`bpftool prog show id %u`); "
+			   "without an owner, `ip link set %s xdp off`",
+			   id, id, ifname);
 	else
 		report_add(report, "xdp-program", CHECK_OK, "none attached");
 }

@@ -93,6 +93,8 @@ def test_problems_are_reported(tools: Tools, lab: Lab) -> None:
     assert by_name["queue-busy"]["text"].startswith("queue 0 has an AF_XDP socket")
     assert by_name["default-route"]["severity"] == "warn"
     assert by_name["xdp-program"]["severity"] == "fail"
+    # `ip link` does not remove HARP's program, which is attached by a link.
+    assert "bpftool prog show id" in by_name["xdp-program"]["remedy"]
     assert by_name["ports-used"]["severity"] == "ok", "the kernel does not list a held port"
     assert findings(check(host, host.ifname, "--queue", "3")[0])["queue"]["severity"] == "fail"
     server.kill()
