@@ -195,10 +195,10 @@ int net_load(const char *plugin, char *error, size_t error_bytes)
 	if (rc == NCCL_SUCCESS)
 		rc = TABLE(6)->devices(&net.info.devices);
 	if (rc != NCCL_SUCCESS || net.info.devices < 1) {
-		snprintf(
-			error, error_bytes,
-			"the ncclNet plugin %s %s; its log has the reason (HARP_DEBUG, options.log)",
-			net.info.path, rc != NCCL_SUCCESS ? "failed to start" : "has no device");
+		snprintf(error, error_bytes,
+			 "the ncclNet plugin %s %s; its log has the reason (options.log; Python: "
+			 "harp.collectives.log_lines())",
+			 net.info.path, rc != NCCL_SUCCESS ? "failed to start" : "has no device");
 		goto unload;
 	}
 	net_read_properties();

@@ -61,6 +61,10 @@ def path(log: list[tuple[int, str]]) -> str:
     return path_in_use([text for _, text in log]) or "unknown: the plugin has not logged it"
 
 
+def warnings(log: list[tuple[int, str]]) -> list[str]:
+    return [text for level, text in log if level == 2]
+
+
 def plugin_stats(log: list[tuple[int, str]]) -> dict[str, int]:
     """Add up the counters in the plugin's final log lines, one for each instance, if any."""
     total: Counter[str] = Counter()
@@ -119,7 +123,7 @@ def run(arguments: argparse.Namespace) -> None:
         "done",
         path=path(log),
         counters=counters,
-        warnings=[text for level, text in log if level == 2],
+        warnings=warnings(log),
         sent_bytes=stats["net_sent_bytes"],
         received_bytes=stats["net_received_bytes"],
         operations=stats["operations"],
@@ -150,7 +154,8 @@ def main() -> int:
     try:
         run(arguments)
     except (CollectiveError, OSError, ValueError) as error:
-        print(f"rank: {error}", file=sys.stderr)
+        for line in (*warnings(log_lines()), str(error)):
+            print(f"rank: {line}", file=sys.stderr)
         return 1
     return 0
 

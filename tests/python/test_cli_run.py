@@ -239,6 +239,16 @@ def test_a_command_that_cannot_run_is_a_one_line_error(tmp_path: Path) -> None:
         assert done.stderr.startswith("harpctl: ")
 
 
+def test_a_rank_of_the_demo_prints_why_the_plugin_fails() -> None:
+    rank = ["-m", "harp.demo.rank", "--rank", "0", "--ranks", "2", "--root", "127.0.0.1:0"]
+    done = harpctl("run", "--", sys.executable, *rank, HARP_IFNAME="nosuch")
+    reason, error = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert 'rank: NET/HARP: HARP_IFNAME="nosuch" selects no usable interface' in reason
+    assert "failed to start" in error
+    assert "log_lines()" in error
+
+
 def test_run_without_a_command_is_bad_usage() -> None:
     for arguments in ([], ["--"], ["--unknown", "--", "true"]):
         done = harpctl("run", *arguments)
