@@ -82,15 +82,15 @@ def _wait_ready(process: subprocess.Popen[str], ready: socket.socket) -> None:
 def _start_in_background(file: Path | None) -> int:
     run_dir = config.load(file).daemon.run_dir
     rundir.prepare(run_dir)  # the log contains the error
-    name = f"\0harpctl-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
-        ready.bind(name)
+        ready.bind("")  # the kernel chooses an abstract name, which no other user can take before
+        name = ready.getsockname().decode().replace("\0", "@", 1)
         process = subprocess.Popen(
             _command(file, run_dir / LOG_NAME),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            env=os.environ | {"NOTIFY_SOCKET": "@" + name[1:]},
+            env=os.environ | {"NOTIFY_SOCKET": name},
             start_new_session=True,
             text=True,
             errors="replace",

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from crash_rig import bpffs_mounts
 from daemon_rig import lease_once
+from harpctl import COMMAND
 from harpd_rig import HostDaemon, xdp_id
 from netns_tools import wait_until
 from programs import finished
@@ -134,6 +135,21 @@ def test_other_users_cannot_lock_run_dir(daemon: HostDaemon) -> None:
     lock = ["setpriv", "--reuid=nobody", "--clear-groups", "flock", "--nonblock", daemon.run_dir]
     done = finished([*lock, "true"])
     assert "Permission denied" in done.stderr
+
+
+OCCUPY = """
+import os, socket, subprocess, sys
+held = [socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(500)]
+for number, sock in enumerate(held):
+    sock.bind(f"\\0harpctl-{os.getpid() + number}")
+sys.exit(subprocess.call(sys.argv[1:]))
+"""
+
+
+def test_start_uses_no_name_that_others_can_take(daemon: HostDaemon) -> None:
+    command = daemon.command(sys.executable, "-c", OCCUPY, *COMMAND, "start", "--file", daemon.file)
+    done = finished(command)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_harpd_without_its_socket_is_named(daemon: HostDaemon) -> None:
