@@ -146,11 +146,12 @@ static ssize_t lane_kernel_send(struct lane *lane, const struct iovec *iov, int 
 		k->member.writable = (size_t)n == wanted;
 		return n;
 	}
-	/* ENOBUFS is temporary, without an event at its end. recv() reports a dead lane, after the
-	 * data that arrived. */
+	/* ENOBUFS is temporary, without an event at its end. */
 	k->member.writable = errno != EAGAIN;
 	if (errno == EAGAIN || errno == ENOBUFS)
 		return -EAGAIN;
+	/* The next recv() returns the data that arrived before, even if no check has found it. */
+	k->member.readable = true;
 	if (!k->send_error && errno != EPIPE)
 		k->send_error = lane_errno(errno);
 	return lane_errno(errno);

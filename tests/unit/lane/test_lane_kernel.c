@@ -370,6 +370,24 @@ TEST(data_before_fin_or_rst_is_read_and_then_the_end)
 	}
 }
 
+/* After a check that found nothing: the peer sends a message, and closes with RST. */
+TEST(data_before_a_send_that_failed_is_read_in_the_same_turn)
+{
+	struct linger linger = { 1, 0 };
+
+	rig_open(&rig, 3);
+	rig_drain(&rig);
+	rig_begin_turn(&rig);
+	kernel_poll_check(&rig.poll);
+	peer_write(&rig, 1, source, 60);
+	CHECK(!setsockopt(rig.peers[1], SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)));
+	close(rig.peers[1]);
+	rig.peers[1] = -1;
+	CHECK_EQ(rig_recv(&rig, 1, sink, 60, 8), -EAGAIN);
+	CHECK(rig_send(&rig, 1, source, 40) < 0);
+	CHECK_EQ(rig_recv(&rig, 1, sink, 60, 8), 60);
+}
+
 TEST(a_full_socket_is_not_written_to_until_it_has_space)
 {
 	ssize_t n = 1;
