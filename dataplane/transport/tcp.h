@@ -94,7 +94,7 @@ enum tcp_flag {
 #define TCP_CHALLENGE_ACKS_PER_S 10u         /* per connection: RFC 5961 section 7 */
 #define TCP_CHALLENGE_ACKS_PER_S_STACK 1000u /* for the whole stack: see tcp_check.c */
 
-#define TCP_FRAMES_BUDGET_MIN 4u /* frames that every connection may hold while the pool has any */
+#define TCP_FRAMES_BUDGET_MIN 4u /* of a connection; these come from a larger part of the pool */
 #define TCP_TIMER_KIND 0x746370u /* "tcp": struct timer.kind of a connection's timer */
 #define TCP_NEVER_NS UINT64_MAX
 
@@ -397,8 +397,8 @@ uint32_t tcp_window_edge(const struct harp_conn *conn);
 /*
  * Free frames that must remain in the pool when this connection takes another frame for
  * transmission or reception: the fill ring's shortfall, a reserve for control packets, and the
- * unused part of the other direction's quarter (unless the connection holds fewer than
- * TCP_FRAMES_BUDGET_MIN frames).
+ * unused part of the other direction's quarter, or of half of it if the connection holds fewer than
+ * TCP_FRAMES_BUDGET_MIN frames.
  */
 uint32_t tcp_pool_floor_tx(const struct harp_conn *conn);
 uint32_t tcp_pool_floor_rx(const struct harp_conn *conn);

@@ -41,15 +41,17 @@
 static uint32_t budget_floor(const struct tcp *tcp, uint32_t held, uint64_t other_held)
 {
 	const struct nicio *io = tcp->io;
-	uint32_t floor = BUDGET_RESERVE_FRAMES, quarter = tcp->shared_frames / 4;
+	uint32_t floor = BUDGET_RESERVE_FRAMES, reserve = tcp->shared_frames / 4;
 
 	if (io->fill_max > io->fill_held)
 		floor += io->fill_max - io->fill_held;
 	/* Two stacks whose pools are full of data to send would refuse each other's data forever.
-	 * So each direction reserves a quarter, and each connection may hold a few frames per
-	 * direction in any case. */
-	if (held >= TCP_FRAMES_BUDGET_MIN && other_held < quarter)
-		floor += quarter - (uint32_t)other_held;
+	 * So a quarter is reserved for each direction. The first few frames of a connection may
+	 * come from half of that; more would be used up by many connections. */
+	if (held < TCP_FRAMES_BUDGET_MIN)
+		reserve /= 2;
+	if (other_held < reserve)
+		floor += reserve - (uint32_t)other_held;
 	return floor;
 }
 

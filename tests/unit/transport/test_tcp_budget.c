@@ -301,3 +301,42 @@ TEST(senders_share_the_pool)
 	}
 	CHECK(net.stack[0]->pool.free_count > 0);
 }
+
+/* Sends what the connection accepts, and returns how many bytes it had received. */
+static uint64_t exchange(struct harp_conn *conn)
+{
+	static uint8_t bytes[16384];
+	struct iovec iov = { .iov_base = bytes, .iov_len = sizeof(bytes) };
+	uint64_t received = 0;
+	ssize_t n;
+
+	while ((n = harp_conn_recv(conn, bytes, sizeof(bytes))) > 0)
+		received += (uint64_t)n;
+	CHECK_EQ(n, -EAGAIN);
+	while ((n = harp_conn_send(conn, &iov, 1)) > 0)
+		;
+	CHECK_EQ(n, -EAGAIN);
+	return received;
+}
+
+/* Their first frames alone are more than the pool has. Neither stack refuses all data because its
+ * own data uses all frames. */
+TEST(more_connections_than_the_pool_has_frames_for_send_both_ways)
+{
+	uint64_t received = 0;
+
+	flows_open(96);
+	CHECK(CONNS_MAX * TCP_FRAMES_BUDGET_MIN > net.stack[0]->tcp.shared_frames);
+	for (unsigned i = 0; i < CONNS_MAX; i++)
+		flow_open(0, 0);
+	for (unsigned i = 0; i < 1000; i++) {
+		net_run(MS);
+		for (unsigned f = 0; f < flow_count; f++) {
+			flows[f].received += exchange(flows[f].receiver);
+			received += exchange(flows[f].sender);
+		}
+	}
+	for (unsigned f = 0; f < flow_count; f++)
+		received += flows[f].received;
+	CHECK(received > 10000000);
+}
