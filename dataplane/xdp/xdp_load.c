@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -102,6 +103,20 @@ static int load_take_maps(const struct bpf_object *object, int map_fds[XDP_MAP_C
 	return rc < 0 ? rc : 0;
 }
 
+/* A signal makes the kernel's verifier return EAGAIN, and libbpf gives up after a few attempts. A
+ * profiler's timer would prevent each of them. */
+static int load_without_signals(struct bpf_object *object)
+{
+	sigset_t all, before;
+	int rc;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	rc = bpf_object__load(object);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return rc;
+}
+
 int xdp_load(const struct why *why, int *program_fd, int map_fds[XDP_MAP_COUNT])
 {
 	LIBBPF_OPTS(bpf_object_open_opts, options, .object_name = XDP_PROGRAM_NAME);
@@ -115,7 +130,7 @@ int xdp_load(const struct why *why, int *program_fd, int map_fds[XDP_MAP_COUNT])
 	if (!rc && map_fds[0] >= 0)
 		rc = load_reuse(object, map_fds);
 	if (!rc)
-		rc = bpf_object__load(object);
+		rc = load_without_signals(object);
 	capture_end();
 	if (rc) {
 		bpf_object__close(object);

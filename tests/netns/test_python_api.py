@@ -54,6 +54,23 @@ def test_a_forked_child_neither_uses_nor_holds_the_instance(tools: Tools, lab: L
     assert (out, status) == ("good\n", 0), err
 
 
+SIGNALS = """
+import signal, sys, harp
+signal.signal(signal.SIGALRM, lambda *_: None)
+signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+for _ in range(5):
+    harp.Instance(sys.argv[1]).close()
+signal.setitimer(signal.ITIMER_REAL, 0)
+print("good")
+"""
+
+
+def test_an_instance_opens_while_a_profiler_sends_signals(tools: Tools, lab: Lab) -> None:
+    here = lab.hosts[0]
+    out, err, status = outcome(here, script(SIGNALS, here.ifname))
+    assert (out, status) == ("good\n", 0), err
+
+
 REFUSALS = """
 import sys, harp
 ifname = sys.argv[1]
