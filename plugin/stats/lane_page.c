@@ -105,8 +105,8 @@ static uint32_t page_take(enum page_table table, uint64_t *serial)
 	while (page_map && records->lowest < room) {
 		uint32_t slot = records->lowest++;
 
-		if (table == PAGE_COMMS ? !page_job.comms[slot].value[HARP_COMM_state]
-					: !page_job.lanes[slot].value[HARP_LANE_state])
+		if (!stats_get(table == PAGE_COMMS ? &page_job.comms[slot].value[HARP_COMM_state]
+						   : &page_job.lanes[slot].value[HARP_LANE_state]))
 			return slot;
 	}
 	records->hidden++;
