@@ -144,6 +144,22 @@ TEST(the_probe_is_new_data_if_there_is_any)
 	CHECK_EQ(rig.conn->tlp.out, 0);
 }
 
+/* Four segments are in flight: the probe repeats the last one. */
+static void probe_last_of_four(void)
+{
+	rig_wait(&rig, RIG_MS);
+	expect_segment(3);
+	advance(RTT_NS);
+}
+
+static void deliver_fifth(void)
+{
+	CHECK_EQ(rig_write(&rig, MSS), MSS);
+	rig.out_head = rig.out_tail;
+	advance(RTT_NS);
+	ack(5);
+}
+
 /* Section 7.4: only the probe arrived, so a segment was lost although no gap was reported. */
 TEST(a_probe_that_repairs_counts_as_loss)
 {
@@ -151,15 +167,10 @@ TEST(a_probe_that_repairs_counts_as_loss)
 
 	put_in_flight(4, true);
 	before = rig.conn->cc.cwnd_bytes;
-	rig_wait(&rig, RIG_MS);
-	expect_segment(3);
-	advance(RTT_NS);
+	probe_last_of_four();
 	ack(4);
 	CHECK_EQ(rig.conn->cc.cwnd_bytes, before);
-	CHECK_EQ(rig_write(&rig, MSS), MSS);
-	rig.out_head = rig.out_tail;
-	advance(RTT_NS);
-	ack(5);
+	deliver_fifth();
 	CHECK(rig.conn->cc.ssthresh_bytes < before);
 	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 0);
 }
@@ -170,15 +181,10 @@ TEST(a_probe_reported_as_duplicate_is_no_loss)
 
 	put_in_flight(4, true);
 	before = rig.conn->cc.ssthresh_bytes;
-	rig_wait(&rig, RIG_MS);
-	expect_segment(3);
-	advance(RTT_NS);
+	probe_last_of_four();
 	sack(4, 3, 4); /* DSACK */
 	CHECK_EQ(rig.conn->tlp.out, 0);
-	CHECK_EQ(rig_write(&rig, MSS), MSS);
-	rig.out_head = rig.out_tail;
-	advance(RTT_NS);
-	ack(5);
+	deliver_fifth();
 	CHECK_EQ(rig.conn->cc.ssthresh_bytes, before);
 	CHECK_EQ(rig.conn->rack.mult, 0);
 }
@@ -191,18 +197,13 @@ TEST(a_probe_acknowledged_twice_is_no_loss)
 
 	put_in_flight(4, true);
 	before = rig.conn->cc.ssthresh_bytes;
-	rig_wait(&rig, RIG_MS);
-	expect_segment(3);
-	advance(RTT_NS);
+	probe_last_of_four();
 	ack(4); /* of the original */
 	CHECK_EQ(rig.conn->tlp.out, 1);
 	ack(4); /* of the probe */
 	CHECK_EQ(rig.conn->tlp.out, 0);
 	CHECK_EQ(rig.conn->loss_open, 0);
-	CHECK_EQ(rig_write(&rig, MSS), MSS);
-	rig.out_head = rig.out_tail;
-	advance(RTT_NS);
-	ack(5);
+	deliver_fifth();
 	CHECK_EQ(rig.conn->cc.ssthresh_bytes, before);
 }
 
