@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exit codes of harpctl, and the exception that carries them."""
 
+import os
 from enum import IntEnum
 from typing import Self
 
@@ -41,3 +42,19 @@ class HarpError(Exception):
     def __init__(self, message: str, code: Exit = Exit.FAILURE) -> None:
         super().__init__(message)
         self.code = code
+
+
+def needs_root(error: OSError) -> bool:
+    """Return whether root could do what failed for this user.
+
+    Parameters
+    ----------
+    error
+        The failure.
+
+    Returns
+    -------
+    bool
+        True for a missing permission of a user other than root.
+    """
+    return isinstance(error, PermissionError) and os.geteuid() != 0

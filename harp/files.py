@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from harp.errors import Exit, HarpError
+from harp.errors import Exit, HarpError, needs_root
 
 # open() must not block on a FIFO, a tape or a modem, nor acquire a controlling terminal.
 _OPEN_FLAGS = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
@@ -130,11 +130,10 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        denied = isinstance(error, PermissionError)
-        remedy = "; run as root" if denied and os.geteuid() != 0 else ""
+        remedy = "; run as root" if needs_root(error) else ""
         raise HarpError(
             f"{path} can't be written: {error.strerror or error}{remedy}",
-            Exit.PRIVILEGE if denied else Exit.FAILURE,
+            Exit.PRIVILEGE if isinstance(error, PermissionError) else Exit.FAILURE,
         ) from None
 
 

@@ -5,7 +5,6 @@ import ast
 import contextlib
 import importlib
 import io
-import os
 import sys
 import traceback
 from pathlib import Path
@@ -17,7 +16,7 @@ from harp import _conflict
 from harp import output as console
 from harp.cli.group import Group, first_paragraph
 from harp.closing import unwinding
-from harp.errors import Exit, HarpError
+from harp.errors import Exit, HarpError, needs_root
 from harp.standard import open_standard
 
 try:
@@ -174,10 +173,9 @@ def _run() -> int:
         return Exit.FAILURE
     except OSError as error:
         where = f"{error.filename}: " if error.filename is not None else ""
-        needs_root = isinstance(error, PermissionError) and os.geteuid() != 0
-        remedy = "; run as root" if needs_root else ""
+        remedy = "; run as root" if needs_root(error) else ""
         _complain(f"{where}{error.strerror or error}{remedy}")
-        return Exit.PRIVILEGE if needs_root else Exit.FAILURE
+        return Exit.PRIVILEGE if remedy else Exit.FAILURE
     except Exception as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(frame.filename).name}:{frame.lineno}"

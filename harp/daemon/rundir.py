@@ -13,7 +13,7 @@ from pathlib import Path
 
 from harp import files
 from harp.daemon.settings import Settings, group_number
-from harp.errors import Exit, HarpError
+from harp.errors import Exit, HarpError, needs_root
 
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
 _UMOUNT_NOFOLLOW = 8
@@ -32,7 +32,7 @@ def prepare(run_dir: Path) -> None:
     try:
         run_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
     except OSError as error:
-        if isinstance(error, PermissionError) and os.geteuid() != 0:
+        if needs_root(error):
             raise _privilege(run_dir) from error
         raise HarpError(
             f"{run_dir} can't be made: {error.strerror}; set run_dir to a writable directory"
