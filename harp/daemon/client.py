@@ -169,7 +169,7 @@ class DaemonClient(Closing):
         question = json.dumps({"command": command, **fields}).encode()
         serial = self.next_serial()
         part, fds = self.ask(pack(Kind.QUERY, serial, rest=question), Kind.ANSWER)
-        raw = part.rest
+        raw = bytearray(part.rest)
         while len(part.rest) == REST_MAX and len(raw) < DOCUMENT_BYTES_MAX:
             _close(fds)
             part, fds = self._answer(serial, Kind.ANSWER)
